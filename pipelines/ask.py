@@ -19,7 +19,7 @@ from infra.readers import ReaderSpec
 from infra.store.claims import RunningError, beat, claimed
 from infra.store.corpora import check_known, default_questions, remember, sources_of
 from infra.store.delta import Table, now
-from infra.store.documents import has_documents
+from infra.store.documents import check_documents, has_documents
 from infra.store.location import Corpus, Store, file_system
 from infra.store.quarantine import failure_row
 from infra.store.runs import RunExtras, RunSummary, SegmentSummary, begin_run, close_runs, read_summary, run_ids
@@ -219,10 +219,7 @@ def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None
 
     Raises UsageError: the corpus is empty, or model, template and question do not fit together.
     """
-    corpus = reading.corpus
-    if not has_documents(corpus):
-        name = corpus.name
-        raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
+    check_documents(reading.corpus)
     check_window(reading.reader, questions)
 
 

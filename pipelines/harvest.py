@@ -9,7 +9,7 @@ from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.claims import used
 from infra.store.delta import now
-from infra.store.documents import current_documents
+from infra.store.documents import check_documents, current_documents
 from infra.store.feedback import verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, HarvestSummary, qa_version, read_qa, write_qa
@@ -69,8 +69,7 @@ def harvest(
     options = options or HarvestOptions()
     corpus, started, run_id = Corpus(Store(config.store), name), now(), run_id_or_new(run_id)
     store = corpus.store
-    if not current_documents(corpus, ["doc_id"]).num_rows:
-        raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
+    check_documents(corpus)
     recorder = Recorder(store, run_id, show)
     with used(corpus, run_id, wait=config.wait, show=recorder.show):
         summary = _harvest(corpus, config, options, run_id, recorder)

@@ -19,7 +19,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus
 from infra.store.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, NewDocument, SourceRow
 from infra.store.schemas import DOCUMENTS, QUARANTINE
-from memagent.errors import SourceError
+from memagent.errors import SourceError, UsageError
 
 _FLUSH_CHARS = 32 * 2**20
 _FLUSH_ROWS = 10_000
@@ -198,6 +198,13 @@ def has_documents(corpus: Corpus) -> bool:
     """Whether the corpus has any document."""
     count = documents_count(corpus)
     return bool(count) and any(current_documents(corpus, ["doc_id"], bucket).num_rows for bucket in buckets(count))
+
+
+def check_documents(corpus: Corpus) -> None:
+    """Raises UsageError: the corpus has no documents."""
+    if not has_documents(corpus):
+        name = corpus.name
+        raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
 
 
 def documents_count(corpus: Corpus) -> int:

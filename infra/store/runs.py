@@ -344,6 +344,15 @@ def read_summary(store: Store, run_id: str, corpus: str | None = None) -> Json |
     return dict(json.loads(rows[0]["summary"])) if rows else None
 
 
+def last_snapshot(store: Store, run_id: str) -> Json:
+    """Return the last counts of a run's progress curve; nothing where it has not come to reading."""
+    try:
+        lines = store.read_bytes("runs", run_id, "progress.jsonl").splitlines()
+    except FileNotFoundError:
+        return {}
+    return dict(json.loads(lines[-1])) if lines else {}
+
+
 def closed_runs(corpus: Corpus) -> set[str]:
     """Return the ids of a corpus's runs that finished, or whose work another run has done."""
     return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], _CLOSED)["run_id"].to_pylist())

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from infra.store.buckets import buckets
 from infra.store.corpora import check_known
 from infra.store.data_files import DataFile
-from infra.store.documents import CitedEvidence, PageNumbers, current_documents, documents_count, has_documents
+from infra.store.documents import CitedEvidence, PageNumbers, check_documents, current_documents, documents_count
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.plans import plan_parts, read_plan
@@ -181,8 +181,7 @@ def answer_rows(
     """
     passes = passing(where)
     check_known(corpus)
-    if not has_documents(corpus):
-        raise UsageError(f"corpus {corpus.name!r} has no documents in {corpus.store.url}")
+    check_documents(corpus)
     rows = _of_run(corpus, run_id) if run_id else _newest(corpus, withheld=withheld)
     return filter(passes, rows)
 

@@ -6,7 +6,7 @@ for (idle engines, failed readings) is a row of its own, so that all tables have
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypedDict, get_args
@@ -20,6 +20,7 @@ from infra.store.delta import Table
 from infra.store.documents import documents_count
 from infra.store.location import Corpus, Store
 from infra.store.rows import RunRow
+from infra.store.runs import last_snapshot
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.cost import CostConfig, Usage
@@ -128,18 +129,9 @@ def _run(store: Store, row: RunRow, prices: CostConfig) -> _Run:
     summary: Json = json.loads(row["summary"] or "{}")
     own = json.loads(row["config"] or "{}").get("cost") or {}
     broken_off = row["status"] in ("running", "stopped")
-    usage = usage_of(_last_counts(store, row["run_id"])) if broken_off else usage_of_run(summary)
+    usage = usage_of(last_snapshot(store, row["run_id"])) if broken_off else usage_of_run(summary)
     priced = prices if prices.has_price else CostConfig.model_validate(own)
     return _Run(row["run_id"], row["corpus"], str(summary.get("policy_id") or "unknown"), usage, priced)
-
-
-def _last_counts(store: Store, run_id: str) -> Mapping[str, int]:
-    try:
-        lines = store.read_bytes("runs", run_id, "progress.jsonl").splitlines()
-    except FileNotFoundError:
-        return {}
-    counts: Mapping[str, int] = json.loads(lines[-1]) if lines else {}
-    return counts
 
 
 def _by(runs: Sequence[_Run], by: By) -> dict[str, _Sum]:

@@ -22,12 +22,12 @@ from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store.corpora import check_known, sources_of
 from infra.store.delta import Table
-from infra.store.documents import current_sources, document_texts, documents_count, has_documents
+from infra.store.documents import check_documents, current_sources, document_texts, documents_count
 from infra.store.location import Corpus, Store
 from infra.store.runs import ENDED
 from infra.system.processes import usable_cores
 from memagent.config import Config
-from memagent.errors import SourceError, UsageError
+from memagent.errors import SourceError
 from memagent.reading.segmenting import segments
 from memagent.records import Question, Segment
 from pipelines.ask import check_window, questions_or_default
@@ -173,10 +173,8 @@ def ask_dry_run(
     """
     corpus, reader = asked.corpus, ReaderSpec(config)
     new = _new_sources(asked, config)
-    if not has_documents(corpus) and not new.sources:
-        raise UsageError(
-            f"corpus {corpus.name!r} has no documents in {corpus.store.url}: memagent ingest {corpus.name} FOLDER"
-        )
+    if not new.sources:
+        check_documents(corpus)
     check_window(reader, questions)
     guess = _guess(reader, [*new.texts, *_texts(corpus)])
     request = PlanRequest(

@@ -14,14 +14,13 @@ from infra.cluster.session import lazy_ray, ray_runs
 from infra.store.buckets import FEW
 from infra.store.claims import alone, is_alive, used
 from infra.store.delta import MANY, Table
-from infra.store.documents import has_documents
+from infra.store.documents import check_documents
 from infra.store.location import Corpus, Store
 from infra.store.plans import delete_work
 from infra.store.runs import closed_runs
 from infra.store.schemas import TABLES
 from infra.store.turns import compact, logged_runs, small_parts
 from memagent.config import Config
-from memagent.errors import UsageError
 from pipelines.run_names import new_run_id
 from pipelines.views.counts import corpus_counts
 
@@ -61,8 +60,7 @@ def optimize(
     """
     corpus = Corpus(Store(config.store), name)
     store = corpus.store
-    if not has_documents(corpus):
-        raise UsageError(f"corpus {name!r} has no documents in {store.url}: memagent ingest {name} FOLDER")
+    check_documents(corpus)
     before = len(store.list(suffix=""))
     with lazy_ray(config.ray), _held(corpus, config, retention_days, show):
         runs = _compact_runs(corpus, show)

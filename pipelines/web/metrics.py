@@ -4,8 +4,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from infra.store.claims import is_alive
 from infra.store.delta import Table, now
 from infra.store.location import Store
 from infra.store.rows import RunRow
+from infra.store.runs import last_snapshot
 from memagent.config import Config
 from memagent.records import Json
 from pipelines.web.access import bears
@@ -45,6 +45,7 @@ class _Family(NamedTuple):
     gauge: bool = False
 
 
+_ENDED = "memagent_run_ended_timestamp_seconds"
 FAMILIES = {
     "memagent_readings_answered": _Family("Readings that ended with an answer"),
     "memagent_failures": _Family("Readings that failed, by reason", "reason"),
@@ -70,7 +71,7 @@ FAMILIES = {
     "memagent_readings_in_flight": _Family("Readings in progress", gauge=True),
     "memagent_readings_queued": _Family("Readings that wait for an engine", gauge=True),
     "memagent_segments_left": _Family("Segments that running runs have not read yet", gauge=True),
-    "memagent_run_ended_timestamp_seconds": _Family("When the last run ended, by status", "status", gauge=True),
+    _ENDED: _Family("When the last run ended, by status", "status", gauge=True),
 }
 _COUNTED = {
     "memagent_documents_read": ("documents_read", "documents"),
@@ -86,22 +87,8 @@ _COUNTED = {
 _SOURCES = ("new", "changed", "unchanged", "failed")
 _Sample = tuple[str, str, str, str]
 """Metric, corpus, kind, and the value of its further label."""
-
-
-@dataclass(slots=True)
-class _Sum:
-    """Samples of one run or of many."""
-
-    counts: defaultdict[_Sample, float] = field(default_factory=lambda: defaultdict(float))
-    newest: dict[_Sample, float] = field(default_factory=dict)
-    """Gauges of which the highest counts."""
-
-    def __iadd__(self, other: "_Sum") -> "_Sum":
-        for sample, value in other.counts.items():
-            self.counts[sample] += value
-        for sample, moment in other.newest.items():
-            self.newest[sample] = max(moment, self.newest.get(sample, 0.0))
-        return self
+_Count = tuple[str, str, float]
+"""Metric, the value of its further label, and what a run adds to it."""
 
 
 class StoreCollector(Collector):
@@ -112,9 +99,10 @@ class StoreCollector(Collector):
         self._store, self._table = store, Table(store, "runs")
         self._since: datetime = now() - timedelta(days=days)
         self._ended: set[str] = set()
-        self._done = _Sum()
-        """Of the runs in `_ended`: no number of theirs changes any more."""
-        self._fresh: tuple[float, _Sum] | None = None
+        self._done: defaultdict[_Sample, float] = defaultdict(float)
+        self._newest: dict[_Sample, float] = {}
+        """Both of the runs in `_ended`: no number of theirs changes any more."""
+        self._fresh: tuple[float, Mapping[_Sample, float]] | None = None
         self._lock = threading.Lock()
 
     def collect(self) -> Iterator[Metric]:
@@ -122,8 +110,7 @@ class StoreCollector(Collector):
         with self._lock:
             if self._fresh is None or time.monotonic() - self._fresh[0] > _FRESH_SECONDS:
                 self._fresh = (time.monotonic(), self._read())
-            total = self._fresh[1]
-        values: Mapping[_Sample, float] = {**total.counts, **total.newest}
+            values = self._fresh[1]
         for name, family in FAMILIES.items():
             labels = ["corpus", "kind", *([family.label] if family.label else [])]
             metric = (GaugeMetricFamily if family.gauge else CounterMetricFamily)(name, family.help, labels=labels)
@@ -131,95 +118,79 @@ class StoreCollector(Collector):
                 metric.add_metric(list(sample[1 : len(labels) + 1]), values[sample])
             yield metric
 
-    def _read(self) -> _Sum:
+    def _read(self) -> Mapping[_Sample, float]:
         columns = ["corpus", "run_id", "kind", "status", "started_at", "ended_at", "config", "summary"]
         known = pc.field("run_id").isin(pa.array(sorted(self._ended), pa.string()))
         rows: list[RunRow] = self._table.read(
             None, columns, (pc.field("started_at") >= pa.scalar(self._since)) & ~known
         ).to_pylist()
-        open_runs = _Sum()
+        for row in rows:
+            if row["status"] != "running":
+                _add(self._done, row, self._closed(row))
+                self._ended.add(row["run_id"])
+                if row["ended_at"] is not None:
+                    last = (_ENDED, row["corpus"], row["kind"], row["status"])
+                    self._newest[last] = max(row["ended_at"].timestamp(), self._newest.get(last, 0.0))
+        total = defaultdict(float, self._done)
         for row in rows:
             if row["status"] == "running":
-                open_runs += _open(row, self._snapshot(row), alive=is_alive(self._store, row["run_id"]))
-            else:
-                self._done += self._closed(row)
-                self._ended.add(row["run_id"])
-        open_runs += self._done
-        return open_runs
+                alive = is_alive(self._store, row["run_id"])
+                _add(total, row, _open(row, last_snapshot(self._store, row["run_id"]), alive=alive))
+        return {**total, **self._newest}
 
-    def _closed(self, row: RunRow) -> _Sum:
-        """Return the samples of a run that ended; of one that was broken off, its last snapshot's."""
+    def _closed(self, row: RunRow) -> Iterator[_Count]:
+        """Yield the counts of a run that ended; of one that was broken off, its last snapshot's."""
+        yield "memagent_runs", row["status"], 1
         if row["status"] == "stopped":
-            total = _counted(row, self._snapshot(row))
+            yield from _counted(row, last_snapshot(self._store, row["run_id"]))
         else:
-            total = _summarised(row, json.loads(row["summary"] or "{}"))
-        total.counts["memagent_runs", row["corpus"], row["kind"], row["status"]] += 1
-        if row["ended_at"] is not None:
-            last = ("memagent_run_ended_timestamp_seconds", row["corpus"], row["kind"], row["status"])
-            total.newest[last] = row["ended_at"].timestamp()
-        return total
-
-    def _snapshot(self, row: RunRow) -> Json:
-        try:
-            lines = self._store.read_bytes("runs", row["run_id"], "progress.jsonl").splitlines()
-        except FileNotFoundError:  # it has not come to reading
-            return {}
-        return dict(json.loads(lines[-1])) if lines else {}
+            yield from _summarised(row, json.loads(row["summary"] or "{}"))
 
 
-def _open(row: RunRow, snapshot: Json, *, alive: bool) -> _Sum:
-    """Return the samples of a run that has not ended."""
-    total, corpus, kind = _counted(row, snapshot), row["corpus"], row["kind"]
-    total.counts["memagent_runs_open", corpus, kind, "running" if alive else "stopped"] += 1
+def _add(total: defaultdict[_Sample, float], row: RunRow, counts: Iterable[_Count]) -> None:
+    for name, label, value in counts:
+        total[name, row["corpus"], row["kind"], label] += value
+
+
+def _open(row: RunRow, snapshot: Json, *, alive: bool) -> Iterator[_Count]:
+    yield from _counted(row, snapshot)
+    yield "memagent_runs_open", "running" if alive else "stopped", 1
     if alive:
         doing = snapshot.get("in_flight", 0)
         queued = snapshot.get("readings_total", 0) - snapshot.get("readings", 0) - doing
         left = snapshot.get("segments_total", 0) - snapshot.get("segments", 0)
-        total.counts["memagent_engines_up", corpus, kind, ""] += snapshot.get("engines", 0)
-        total.counts["memagent_readings_in_flight", corpus, kind, ""] += doing
-        total.counts["memagent_readings_queued", corpus, kind, ""] += max(0, queued)
-        total.counts["memagent_segments_left", corpus, kind, ""] += max(0, left)
-    return total
+        yield "memagent_engines_up", "", snapshot.get("engines", 0)
+        yield "memagent_readings_in_flight", "", doing
+        yield "memagent_readings_queued", "", max(0, queued)
+        yield "memagent_segments_left", "", max(0, left)
 
 
-def _counted(row: RunRow, snapshot: Json) -> _Sum:
-    """Return what a run has done by its newest snapshot."""
-    total, corpus, kind = _Sum(), row["corpus"], row["kind"]
-    for name, (_, key) in _COUNTED.items():
-        total.counts[name, corpus, kind, ""] += snapshot.get(key, 0)
-    answered = snapshot.get("readings", 0) - snapshot.get("failures", 0)
-    total.counts["memagent_readings_answered", corpus, kind, ""] += answered
-    for reason, count in snapshot.get("failures_by_reason", {}).items():
-        total.counts["memagent_failures", corpus, kind, reason] += count
-    _add_engine_time(total, row, snapshot.get("engine_milliseconds", 0) / 1000)
-    return total
+def _counted(row: RunRow, snapshot: Json) -> Iterator[_Count]:
+    """Yield what a run has done by its newest snapshot."""
+    yield from ((name, "", snapshot.get(key, 0)) for name, (_, key) in _COUNTED.items())
+    yield "memagent_readings_answered", "", snapshot.get("readings", 0) - snapshot.get("failures", 0)
+    yield from _common(row, snapshot, snapshot.get("engine_milliseconds", 0) / 1000)
 
 
-def _summarised(row: RunRow, summary: Json) -> _Sum:
-    """Return what a run has done by its summary; those of harvests and trainings have other keys."""
-    total, corpus, kind = _Sum(), row["corpus"], row["kind"]
-    for name, (key, _) in _COUNTED.items():
-        total.counts[name, corpus, kind, ""] += summary.get(key, 0)
-    total.counts["memagent_readings_answered", corpus, kind, ""] += summary.get("readings", {}).get("read_now", 0)
-    for reason, count in summary.get("failures_by_reason", {}).items():
-        total.counts["memagent_failures", corpus, kind, reason] += count
-    _add_engine_time(total, row, summary.get("engine_uptime", 0.0))
+def _summarised(row: RunRow, summary: Json) -> Iterator[_Count]:
+    """Yield what a run has done by its summary; those of harvests and trainings have other keys."""
+    yield from ((name, "", summary.get(key, 0)) for name, (key, _) in _COUNTED.items())
+    yield "memagent_readings_answered", "", summary.get("readings", {}).get("read_now", 0)
+    yield from _common(row, summary, summary.get("engine_uptime", 0.0))
     ingested = summary.get("ingest", {})
-    total.counts["memagent_ingested_documents", corpus, kind, ""] += ingested.get("documents", 0)
-    for result in _SOURCES:
-        total.counts["memagent_ingested_sources", corpus, kind, result] += ingested.get(result, 0)
-    total.counts["memagent_segmented_documents", corpus, kind, ""] += summary.get("segmented", {}).get("documents", 0)
-    total.counts["memagent_training_steps", corpus, kind, ""] += summary.get("steps", 0)
-    total.counts["memagent_run_seconds", corpus, kind, ""] += summary.get("seconds", 0.0)
-    for stage, seconds in summary.get("stage_seconds", {}).items():
-        total.counts["memagent_stage_seconds", corpus, kind, stage] += seconds
-    return total
+    yield "memagent_ingested_documents", "", ingested.get("documents", 0)
+    yield from (("memagent_ingested_sources", result, ingested.get(result, 0)) for result in _SOURCES)
+    yield "memagent_segmented_documents", "", summary.get("segmented", {}).get("documents", 0)
+    yield "memagent_training_steps", "", summary.get("steps", 0)
+    yield "memagent_run_seconds", "", summary.get("seconds", 0.0)
+    yield from (("memagent_stage_seconds", *stage) for stage in summary.get("stage_seconds", {}).items())
 
 
-def _add_engine_time(total: _Sum, row: RunRow, seconds: float) -> None:
+def _common(row: RunRow, counts: Json, engine_seconds: float) -> Iterator[_Count]:
     gpus = json.loads(row["config"] or "{}").get("pool", {}).get("gpus", 0)
-    total.counts["memagent_engine_seconds", row["corpus"], row["kind"], ""] += seconds
-    total.counts["memagent_gpu_seconds", row["corpus"], row["kind"], ""] += seconds * gpus
+    yield from (("memagent_failures", *reason) for reason in counts.get("failures_by_reason", {}).items())
+    yield "memagent_engine_seconds", "", engine_seconds
+    yield "memagent_gpu_seconds", "", engine_seconds * gpus
 
 
 def metrics_part(config: Config, address: Address, given: Path | None = None, days: float = DAYS) -> ServerPart:
