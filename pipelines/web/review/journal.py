@@ -10,7 +10,6 @@ import logging
 import secrets
 import sqlite3
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from pipelines.web.review.index import microseconds, moment
 _log = logging.getLogger("memagent.review")
 _PAUSE = 1.0
 _GROUP = 500
-_SESSION_SECONDS = 30.0
-"""For which a session is believed without another look."""
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS verdict (
@@ -76,7 +73,6 @@ class VerdictJournal:
         )
         self._writer: str = self._connection.execute("SELECT name FROM writer").fetchone()[0]
         self._waiting: list[_Waiting] = []
-        self._sessions: dict[str, tuple[float, str, str]] = {}
         self._commits = 0
         self._stop = threading.Event()
         self._given = threading.Event()
@@ -216,16 +212,11 @@ class VerdictJournal:
 
     def session(self, key: str) -> tuple[str, str] | None:
         """Return a session's reviewer and CSRF token; None: there is none, or it has ended."""
-        until, *known = self._sessions.get(key, (0.0, "", ""))
-        if until > time.monotonic():
-            return known[0], known[1]
         now = microseconds(datetime.now(UTC))
         with self._lock:
             row = self._connection.execute(
                 "SELECT reviewer, csrf FROM session WHERE id = ? AND ends > ?", (key, now)
             ).fetchone()
-            if row:
-                self._sessions[key] = (time.monotonic() + _SESSION_SECONDS, row[0], row[1])
         return (row[0], row[1]) if row else None
 
     def use_link(self, key: str, ends: datetime) -> bool:
@@ -239,7 +230,6 @@ class VerdictJournal:
     def close_session(self, key: str) -> None:
         """Forget a session."""
         with self._lock:
-            self._sessions.pop(key, None)
             self._connection.execute("DELETE FROM session WHERE id = ?", (key,))
 
     def _left(self, most: int = _GROUP) -> list[tuple[int, str]]:
