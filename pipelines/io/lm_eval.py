@@ -14,7 +14,7 @@ _CODE = "lm_eval_task"
 _IMPORT = "from memagent.evaluation.metrics import MATCHES, normalise\n"
 """Line of it for which the copy has that module's text."""
 _PROMPT = "<document>{{text}}</document>\n{{question}}"
-"""By the marks `memagent serve` tells the document from the question (`pipelines.web.api.reader`)."""
+"""By the marks `memagent serve` tells the document from the question (`pipelines.web.api.protocol`)."""
 _MOST_TOKENS = 512
 _TASK = """\
 task: {task}

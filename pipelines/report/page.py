@@ -5,21 +5,25 @@ nodes. The content security policy has the hashes of that script and of the styl
 is fetched.
 """
 
+import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from infra.store.claims import used
 from infra.store.location import Corpus, Store
-from infra.store.rows import FailureRow
+from infra.store.rows import DocumentRow, FailureRow, PlannedReading
 from memagent.errors import UsageError
 from memagent.records import Json
 from pipelines.report.data import ReportedRun, ReportRow, load_failures, load_progress, load_rows, load_run, load_titles
-from pipelines.report.details import gather
+from pipelines.report.details import gather, timeline
 from pipelines.report.html import asset, embed, sheet, size, when, write_sheet
-from pipelines.report.overview import FileListing, overview
 from pipelines.run_names import new_run_id
-from pipelines.views.visible_answers import archive_warnings
+from pipelines.views.formatting import breached, duration, number, pace, percent, withheld_by
+from pipelines.views.memory import MemoryHistory
+from pipelines.views.visible_answers import archive_warnings, reader_warnings
 
 LIMIT_BYTES = 20 * 2**20
 """Small enough to open quickly and to be sent by mail."""
@@ -30,6 +34,188 @@ _DETAIL_CHARS = 2_000
 _FRAME_BYTES = 30_000
 """Size of the page without scripts, styles and data."""
 _SCRIPTS = ("dom.js", "diff.js", "table.js", "matrix.js", "document.js", "reading.js", "chart.js", "main.js")
+
+
+_QUOTE = 240
+"""Characters of a quote in the list."""
+
+
+class KeyFigure(NamedTuple):
+    """A headline figure."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+    """A class of the style sheet."""
+
+
+def overview(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> Json:
+    """Return what the head and the provenance of the page are made of, as the template has it."""
+    return {
+        "run": run,
+        "facts": _facts(run, rows, failures),
+        "scores": run.summary.get("scores") or [],
+        "origin": _origin(run),
+        "policies": _shares(rows, "policy_id"),
+        "configs": _shares(rows, "config_hash"),
+        "settings": list(_settings(run.config)),
+    }
+
+
+def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> list[KeyFigure]:
+    """Return the headline figures in their order on the page."""
+    summary = run.summary
+    counts = summary.get("readings") or {}
+    total = counts.get("total", len(rows))
+    found_count = counts.get("found", sum(bool(row.answer and row.answer["found"]) for row in rows))
+    before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
+    failed = counts.get("failed", sum(row.state == "failed" for row in rows))
+    segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
+    earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
+    speed = f", {pace(summary)}" if pace(summary) else ""
+    corrected = sum(row.review is not None and row.review.status == "corrected" for row in rows)
+    return [
+        KeyFigure("Documents", number(summary.get("documents") or 0)),
+        KeyFigure(
+            "Asked",
+            number(total),
+            f"{number(counts.get('read_now', 0))} read in this run, {number(before)} known before",
+        ),
+        KeyFigure("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} asked"),
+        KeyFigure(
+            "Failures",
+            number(failed),
+            f"{number(earlier)} more when documents were taken in" if earlier else "questions without an answer",
+            "bad" if failed else "",
+        ),
+        KeyFigure(
+            "Checked by people",
+            number(sum(row.review is not None for row in rows)),
+            f"{number(corrected)} corrected",
+        ),
+        KeyFigure("Time", duration(seconds), f"{number(segments)} parts of documents{speed}"),
+    ]
+
+
+def _origin(run: ReportedRun) -> list[tuple[str, str]]:
+    """Return the run's metadata as (label, value)."""
+    summary = run.summary
+    prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    pairs = [
+        ("Run", run.run_id),
+        ("Kind", run.kind),
+        ("Status", f"{run.status}, withheld" if withheld_by(summary) else run.status),
+        ("Quality", "; ".join(breached(summary))),
+        ("Corpus", run.corpus.name),
+        ("Started", when(run.started_at)),
+        ("Ended", when(run.ended_at)),
+        ("Model", str(summary.get("policy") or "")),
+        ("Model version", str(summary.get("policy_id") or "")),
+        ("Engine", str(summary.get("engine") or "")),
+        ("Engine time", duration(summary["engine_seconds"]) if summary.get("engine_seconds") else ""),
+        ("Conversations", number(summary.get("conversations") or 0)),
+        ("Tokens", f"{number(prompt)} read, {number(output)} written" if prompt else ""),
+        ("From cache", f"{percent(cached, prompt)} of the tokens read" if prompt else ""),
+    ]
+    return [(label, value) for label, value in pairs if value]
+
+
+def _shares(rows: list[ReportRow], key: Literal["policy_id", "config_hash"]) -> list[tuple[str, int]]:
+    """Count the answers by value of `key`, most frequent first."""
+    return Counter(str(row.answer[key]) for row in rows if row.answer).most_common()
+
+
+def _settings(config: Json, prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the configuration as dotted keys and values."""
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _settings(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_ORIGIN = (
+    *("policy_id", "config_hash", "run_id", "answered_at", "carried_from", "carried_segments", "content_hash"),
+    *("conversations", "prompt_tokens", "cached_tokens", "output_tokens", "seconds"),
+)
+
+
+class FileListing:
+    """Collects rows in the shape that ``dom.js`` reads (its FIELDS)."""
+
+    def __init__(self, titles: Mapping[str, DocumentRow]) -> None:
+        """`titles` by content hash: see `pipelines.report.data.load_titles`."""
+        self._titles = titles
+        self._numbers: dict[str, int] = {}
+        self._questions: dict[tuple[str, str], int] = {}
+        self.data: dict[str, list[Any]] = {"documents": [], "questions": [], "rows": []}
+
+    def take(self, rows: list[ReportRow], room: int) -> list[ReportRow]:
+        """Add rows while they and their details take at most `room` bytes; return the added rows."""
+        used = 0
+        for index, row in enumerate(rows):
+            line = self._row(row)
+            used += size(line) + (size(self.reading(row)) if row.answer else 0)
+            if used > room:
+                return rows[:index]
+            self.data["rows"].append(line)
+        return rows
+
+    def document(self, content_hash: str, plan: PlannedReading | None = None) -> int:
+        """Return the number of a document."""
+        if content_hash not in self._numbers:
+            self._numbers[content_hash] = len(self._numbers)
+            document = self._titles.get(content_hash)
+            doc_id = (plan and plan["doc_id"]) or (document and document["doc_id"]) or content_hash
+            title = (plan and plan["title"]) or (document and document["title"]) or ""
+            self.data["documents"].append(
+                {
+                    "id": doc_id,
+                    "title": title if title != doc_id else "",
+                    "source": (document and document["source"]) or "",
+                    "chars": document["chars"] if document else None,
+                    "warnings": (document and document["warnings"]) or [],
+                }
+            )
+        return self._numbers[content_hash]
+
+    def reading(self, row: ReportRow, history: MemoryHistory | None = None) -> Json:
+        """Return what an opened reading shows: evidence, timeline and origin; documents are numbers."""
+        evidence = [{**piece, "content_hash": self.document(piece["content_hash"])} for piece in row.evidence]
+        answer = row.answer.items() if row.answer else ()
+        origin = {key: value for key, value in answer if key in _ORIGIN and value not in (None, "")}
+        told = timeline(row, history, self.document) if history else None
+        return {"evidence": evidence, "timeline": told, "origin": origin}
+
+    def _row(self, row: ReportRow) -> list[object]:
+        plan, answer = row.plan, row.answer
+        key = (plan["question_id"], plan["question"])
+        if key not in self._questions:
+            self._questions[key] = len(self._questions)
+            self.data["questions"].append({"id": key[0], "text": key[1]})
+        return [
+            row.reading_id,
+            -1 if plan["scope"] == "archive" else self.document(plan["content_hash"], plan),
+            self._questions[key],
+            answer["answer"] if answer else "",
+            int(answer["found"] or False) if answer else 0,
+            plan["gold"],
+            row.right,
+            plan["segments"],
+            len(row.evidence),
+            row.state,
+            plan["documents"],
+            row.failure["reason"] if row.failure else "",
+            row.evidence[0]["quote"][:_QUOTE] if row.evidence else "",
+            [row.review.status, row.review.answer, [name for name in row.review.reviewers if name]]
+            if row.review
+            else None,
+            row.evidence[0]["page"] if row.evidence else None,
+            row.evidence[0]["verbatim"] if row.evidence else None,
+            (answer["confidence_level"] if answer else None) or "",
+            reader_warnings(answer, row.review) if answer else [],
+        ]
 
 
 def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str = "") -> str:
@@ -63,8 +249,8 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str =
     changing = {content_hash for history in details.memories.values() for content_hash in history.documents}
     titles |= load_titles(run.corpus, changing - titles.keys())
     readings = [
-        (number, embed(listing.reading(row, details.memories.get(row.reading_id))))
-        for number, row in enumerate(listed)
+        (place, embed(listing.reading(row, details.memories.get(row.reading_id))))
+        for place, row in enumerate(listed)
         if row.answer
     ]
     documents = [(listing.document(name), embed(passages)) for name, passages in details.documents.items()]

@@ -20,7 +20,7 @@ from pipelines.answers import AnswerTable
 from pipelines.cli.live import answers_table
 from pipelines.io.answers import answer_rows, write_answers
 from pipelines.report.page import build
-from pipelines.web.api.readings import answer_evidence
+from pipelines.web.api.reader import answer_evidence
 from tests.support.hostile import pdf
 from tests.support.made_up_run import CORPUS, MadeUpRun, local_store
 

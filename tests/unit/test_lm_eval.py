@@ -14,8 +14,7 @@ from memagent.evaluation.suites import Suite
 from memagent.evaluation.texts import Sample
 from pipelines.io.lm_eval import write_lm_eval
 from pipelines.io.lm_eval_task import process_results, score
-from pipelines.web.api.protocol import ChatRequest
-from pipelines.web.api.reader import text_and_question
+from pipelines.web.api.protocol import ChatRequest, text_and_question
 
 WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", "", "山田。"]), max_size=4).map(
     " ".join

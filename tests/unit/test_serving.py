@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from memagent.errors import EngineDied, UsageError
 from pipelines.web.api.app import _stopped
-from pipelines.web.api.protocol import ApiError, ChatRequest, api_error
-from pipelines.web.api.reader import question_of, text_and_question
+from pipelines.web.api.protocol import ApiError, ChatRequest, api_error, question_of, text_and_question
 
 SYSTEM = ("system", "You are helpful.")
 Q = "Who signed it?"

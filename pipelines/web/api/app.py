@@ -22,8 +22,7 @@ from pipelines.web.access import bears
 from pipelines.web.address import Address, auth_string, token_file
 from pipelines.web.api.mcp_server import Tools, http_app, mcp_server
 from pipelines.web.api.protocol import ApiError, ChatCompletion, ChatRequest, FoundAnswer, api_error
-from pipelines.web.api.reader import HeldReader
-from pipelines.web.api.readings import Reads
+from pipelines.web.api.reader import HeldReader, Reads
 from pipelines.web.server import ServerPart
 
 T = TypeVar("T")

@@ -27,11 +27,10 @@ from infra.store.location import Corpus, Store
 from memagent import __version__
 from memagent.config import Config
 from memagent.errors import MemagentError
-from memagent.records import Evidence
+from pipelines.answers import Answer
 from pipelines.io.answers import GivenAnswer, answer_rows
 from pipelines.web.api.protocol import About, ApiError, FoundAnswer
-from pipelines.web.api.reader import HeldReader
-from pipelines.web.api.readings import AnswerEvidence, answer_evidence, document_names, place
+from pipelines.web.api.reader import AnswerEvidence, HeldReader, answer_evidence, corpus_answer
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _ASKS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -173,16 +172,8 @@ class Tools:
 
 
 def _known_answer(corpus: Corpus, row: GivenAnswer) -> KnownAnswer:
-    evidence = [Evidence(**one) for one in row["evidence"]]
-    names = {} if row["document"] else document_names(corpus, {one.content_hash for one in evidence})
     return KnownAnswer(
-        document=row["document"],
-        answer=row["answer"],
-        found=row["found"],
-        evidence=[place(one, names.get(one.content_hash, row["document"])) for one in evidence],
-        reading_id=row["reading_id"],
-        confidence=row["confidence_level"],
-        warnings=row["warnings"],
+        **dict(corpus_answer(corpus, Answer.from_row(row))),
         question=row["question"],
         answered_at=row["answered_at"].isoformat(),
         review=row["review"],

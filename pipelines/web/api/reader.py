@@ -1,111 +1,261 @@
-"""The reader of a server: one engine, loaded for its life, on which the readings of all requests are batched."""
+"""The reader of a server: one engine, loaded for its life, on which the readings of all requests are batched.
+
+A request reads a text of its own, or a corpus of the store. Both give answers as they are found.
+"""
 
 import asyncio
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+
+import pyarrow.dataset as ds
+from pydantic import BaseModel
 
 from infra.cluster.loaded_engine import LoadedEngine, LocalEngine
 from infra.readers import ReaderSpec
-from infra.store.corpora import corpora
+from infra.store.corpora import check_known, corpora
+from infra.store.delta import Table
+from infra.store.documents import PageNumbers
 from infra.store.location import Corpus, Store
+from infra.store.rows import AnswerRow
+from infra.store.runs import RunSummary
 from memagent.config import Config
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, RequestError, UsageError
 from memagent.questions import ask as make_question
-from memagent.reading.conversations import ReadingRequest, ReadingSpec
+from memagent.reading.conversations import ListStream, ReadingRequest, ReadingSpec
 from memagent.reading.segmenting import segments
-from memagent.records import ReadingResult, Turn, half, reading_id, text_hash
+from memagent.records import Evidence, ReadingResult, Turn, half, reading_id, text_hash
+from pipelines.answers import Answer, Answers
+from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
-from pipelines.web.api.protocol import ApiError, ChatRequest, Split
-from pipelines.web.api.readings import CorpusReading, Reads, TextReading, text_reading_request, with_options
-
-_MARKED = re.compile(r"<document>(.*)</document>", re.DOTALL)
-"""From the first mark to the last one: a document may hold marks itself."""
-_ENDS = {"last-paragraph": re.compile(r"\n[ \t\r]*\n"), "last-line": re.compile(r"\n")}
-_READ = {"user", "system", "developer", "assistant"}
-_HOW = (
-    "give the text as `document` (in extra_body of OpenAI's client), between <document> and </document>, or as a user "
-    "message before the question; or say with `split` that the last message ends with the question"
+from pipelines.target import Target
+from pipelines.views.passages import DocumentTexts, in_context, place_of
+from pipelines.views.visible_answers import documents_with
+from pipelines.web.api.protocol import (
+    About,
+    ApiError,
+    ChatRequest,
+    EvidencePlace,
+    FoundAnswer,
+    ReadingProgress,
+    Split,
+    TokenUsage,
+    question_of,
+    text_and_question,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextAndQuestion:
-    """What a request wants read."""
+class CitedPassage(BaseModel):
+    """A place in a document, with the text around it."""
 
+    place: EvidencePlace
+    before: str
     text: str
+    """The quote; the segment where there is none."""
+    after: str
+
+
+class AnswerEvidence(BaseModel):
+    """An answer, and the passages that it came from, best first."""
+
     question: str
-    not_read: int = 0
-    """Messages of which nothing is read."""
+    answer: str
+    passages: list[CitedPassage]
 
 
-def question_of(request: ChatRequest) -> str:
-    """Return what is asked of a corpus: the last user message.
+def place(evidence: Evidence, document: str) -> EvidencePlace:
+    """Return a piece of evidence as responses have it."""
+    is_quoted = bool(evidence.quote)
+    return EvidencePlace(
+        document=document,
+        quote=evidence.quote,
+        quote_start=evidence.quote_start if is_quoted else None,
+        quote_end=evidence.quote_end if is_quoted else None,
+        verbatim=evidence.verbatim,
+        segment=evidence.segment_index,
+        segment_start=evidence.char_start,
+        segment_end=evidence.char_end,
+        page=evidence.page,
+    )
 
-    Raises ApiError: there is none, or the request brings a document of its own.
+
+def document_names(corpus: Corpus, hashes: Collection[str]) -> dict[str, str]:
+    """Return the id of a document of a corpus that has a text now, by the text's hash."""
+    return {row["content_hash"]: row["doc_id"] for row in documents_with(corpus, hashes)}
+
+
+def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvidence:
+    """Return the passages that an answer came from, with `around` characters before and after each place.
+
+    Raises UsageError: there is no such corpus or answer.
     """
-    if request.document is not None:
-        message = "a corpus has its documents: leave `document` out, or ask the model memagent"
-        raise ApiError(400, message, "invalid_value", "document")
-    return _stripped(_user_texts(request)[-1])
+    check_known(corpus)
+    table = Table(corpus.store, "answers").read(corpus.name, filters=ds.field("reading_id") == reading_id)
+    rows: list[AnswerRow] = table.to_pylist()
+    if not rows:
+        raise UsageError(
+            f"corpus {corpus.name!r} has no answer of reading {reading_id!r}: take reading_id of an answer"
+        )
+    row, texts, passages = rows[0], DocumentTexts(corpus.store), []
+    evidence = PageNumbers.cited_by(corpus, rows).cite(row["evidence"])
+    names = document_names(corpus, {piece["content_hash"] for piece in evidence})
+    for piece in evidence:
+        if (text := texts.get(corpus.name, piece["content_hash"])) is None:  # it was forgotten
+            continue
+        before, said, after = in_context(text, place_of(piece), around)
+        shown = place(Evidence(**piece), names.get(piece["content_hash"], ""))
+        passages.append(CitedPassage(place=shown, before=before, text=said, after=after))
+    return AnswerEvidence(question=row["question"], answer=row["answer"], passages=passages)
 
 
-def text_and_question(request: ChatRequest, split: Split | None = None) -> TextAndQuestion:
-    """Return what of a chat is the document and what the question; see the rule above. The last message is split by
-    `split` where the request does not say.
+def found_answer(
+    given: Answer | ReadingResult, document: str = "", names: Mapping[str, str] | None = None
+) -> FoundAnswer:
+    """Return an answer as responses have it; `names` has the documents of its evidence where these are others."""
+    return FoundAnswer(
+        document=document,
+        answer=given.answer,
+        found=given.found,
+        evidence=[place(one, (names or {}).get(one.content_hash, document)) for one in given.evidence],
+        reading_id=given.reading_id,
+        confidence=given.confidence_level,
+        warnings=list(given.warnings),
+    )
 
-    Raises ApiError: there is no document or no question.
+
+def corpus_answer(corpus: Corpus, answer: Answer) -> FoundAnswer:
+    """Return a corpus's answer as responses have it; one over all documents names those of its evidence."""
+    names = {} if answer.document else document_names(corpus, {one.content_hash for one in answer.evidence})
+    return found_answer(answer, answer.document, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a reading ended."""
+
+    about: About
+    usage: TokenUsage
+    finish_reason: str = "stop"
+
+
+class TextReading:
+    """The reading of a text that came with the request. Nothing of it is kept.
+
+    It is iterated over once, and so is a `CorpusReading`; to end it early, cancel the task that does so.
     """
-    texts, split = _user_texts(request), request.split or split
-    others = len(request.messages) - len(texts)
-    if request.document is not None:
-        return _made(request.document, texts[-1], others + len(texts) - 1)
-    marked = [match for text in texts if (match := _MARKED.search(text))]
-    if marked:
-        question = _MARKED.sub("", texts[-1])
-        unmarked = sum(not _MARKED.search(text) for text in texts[:-1])
-        return _made(_joined([match[1] for match in marked]), question, others + unmarked)
-    if split is not None:
-        before, question = _split(texts[-1], split)
-        return _made(_joined([*texts[:-1], before]), question, others)
-    return _made(_joined(texts[:-1]), texts[-1], others)
+
+    def __init__(
+        self, request: ReadingRequest, spec: ReadingSpec, run: Callable[..., object], policy_id: str, not_read: int
+    ) -> None:
+        """Prepare a reading; `run` reads, as `HeldReader.run` does, and `not_read` messages of the request are not
+        read.
+        """
+        self._request, self._spec, self._run = request, spec, run
+        self._about = About(question=request.question, readings=1, policy_id=policy_id, messages_not_read=not_read)
+        self._read = 0
+        self._finish = "stop"
+        self._result: ReadingResult | None = None
+
+    @property
+    def progress(self) -> ReadingProgress:
+        """Segments read so far."""
+        return ReadingProgress(segments_read=self._read, segments=len(self._request.stream))
+
+    async def answers(self) -> AsyncGenerator[FoundAnswer]:
+        """Read, and yield the answer."""
+        result = await self._run(self._request, self._spec, self._record)  # type: ignore[misc]
+        self._result = result
+        yield found_answer(result)
+
+    def ended(self) -> Ended:
+        """Return its counts."""
+        result = self._result
+        assert result is not None, "answers() has ended"
+        about = self._about.model_copy(
+            update={"found": int(result.found), "segments": result.segments, "conversations": result.conversations}
+        )
+        usage = TokenUsage.of(result.prompt_tokens, result.cached_tokens, result.output_tokens)
+        return Ended(about, usage, self._finish)
+
+    def line(self, answer: FoundAnswer) -> str:
+        """Return the answer alone."""
+        return answer.answer
+
+    def _record(self, turn: Turn) -> None:
+        self._read += turn.kind == "update"
+        if turn.kind == "answer" and turn.finish_reason == "length":
+            self._finish = "length"
 
 
-def _user_texts(request: ChatRequest) -> list[str]:
-    """Return the texts of the user's messages, the question's among them as the last."""
-    for index, message in enumerate(request.messages):
-        if message.role not in _READ:
-            where = f"messages.{index}.role"
-            raise ApiError(400, f"{where}: a message of role {message.role!r} cannot be read", "invalid_value", where)
-    if request.messages[-1].role != "user":
-        raise ApiError(400, "the last message is not the user's, so nothing is asked", "no_question", "messages")
-    return [message.text for message in request.messages if message.role == "user"]
+class CorpusReading:
+    """A question to a corpus: a run like ``memagent ask``, kept in the store, on the server's engine."""
+
+    def __init__(self, corpus: Corpus, request: AskRequest, begin: Callable[..., object], policy_id: str) -> None:
+        """Prepare a run; `begin` has it run in a thread. The request has one question, and a running engine.
+
+        Raises UsageError: the question does not fit the window.
+        """
+        self._corpus, self._request, self._begin, self._policy_id = corpus, request, begin, policy_id
+        self._summary: RunSummary | None = None
+        self._answered = 0
+
+    @property
+    def progress(self) -> ReadingProgress:
+        """Documents that are answered so far."""
+        return ReadingProgress(answers=self._answered)
+
+    async def answers(self) -> AsyncGenerator[FoundAnswer]:
+        """Yield the answer about each document as it is found, those that earlier runs gave first."""
+        run = Answers(Target(self._corpus), self._request, progress=False, begin=self._begin)
+        running = AsyncAnswers(run)
+        try:
+            async for answer in running:
+                self._answered += 1
+                yield await asyncio.to_thread(corpus_answer, self._corpus, answer)
+            await running
+        finally:
+            run.stop()
+        self._summary = run.summary
+
+    def ended(self) -> Ended:
+        """Return the run's counts."""
+        summary = self._summary
+        assert summary is not None, "answers() has ended"
+        counts = summary["readings"]
+        if counts["total"] and counts["failed"] == counts["total"]:
+            reasons = ", ".join(f"{reason} ({count})" for reason, count in summary["failures_by_reason"].items())
+            raise MemagentError(f"all readings of run {summary['run_id']} failed: {reasons}")
+        if not counts["total"]:
+            raise RequestError("no document of the corpus is one of `documents`")
+        about = About(
+            question=self._request.questions[0].text,
+            readings=counts["total"],
+            found=counts["found"],
+            failed=counts["failed"],
+            segments=summary["segments"],
+            conversations=summary["conversations"],
+            run_id=summary["run_id"],
+            policy_id=self._policy_id,
+        )
+        return Ended(about, TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"]))
+
+    def line(self, answer: FoundAnswer) -> str:
+        """Return the document and its answer, or the answer of all documents, concatenated."""
+        if not answer.found:
+            return ""
+        return answer.answer if self._request.archive else f"{answer.document}: {answer.answer}"
 
 
-def _made(text: str, question: str, not_read: int) -> TextAndQuestion:
-    if not text.strip():
-        raise ApiError(400, f"there is no document to read: {_HOW}", "no_document", "messages")
-    return TextAndQuestion(text, _stripped(question), not_read)
+Reads = TextReading | CorpusReading
+"""One request's reading."""
 
 
-def _stripped(question: str) -> str:
-    if not question.strip():
-        raise ApiError(400, "the question is empty: it is the last user message", "no_question", "messages")
-    return question.strip()
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return "\n\n".join(text for text in texts if text.strip())
-
-
-def _split(text: str, split: Split) -> tuple[str, str]:
-    stripped = text.rstrip()
-    ends = [match.span() for match in _ENDS[split].finditer(stripped)]
-    start, end = ends[-1] if ends else (0, 0)
-    return stripped[:start], stripped[end:]
+def with_options(spec: ReadingSpec, **options: float | int | None) -> ReadingSpec:
+    """Return a spec with other keys of the reading configuration; None keeps one as it is."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(spec, config=spec.config.model_copy(update=given)) if given else spec
 
 
 TEXT_MODEL = "memagent"
@@ -223,7 +373,7 @@ class HeldReader:
         policy = self.spec.policy.policy_id
         name = reading_id([content_hash], given.question, policy, config.hash(spec.prompts.template.hash))
         return TextReading(
-            text_reading_request(name, given.question, cut), spec, self.run, policy, not_read=given.not_read
+            ReadingRequest(name, given.question, ListStream(cut)), spec, self.run, policy, not_read=given.not_read
         )
 
     def _check(self, question: str) -> None:
