@@ -1,5 +1,6 @@
 """Answers from Python: as they are found, and as tables of pandas, Polars and Arrow."""
 
+import math
 import sys
 import threading
 import time
@@ -282,13 +283,7 @@ class Answers(AnswerTable):
 
     def wait(self) -> RunSummary:
         """Wait for the end of the run; return its summary. Raises what the run raised."""
-        try:
-            with self._news:
-                while not self._ended:
-                    self._news.wait(0.2)  # in steps, so that a notebook's stop button is heard
-        except KeyboardInterrupt:
-            self.stop()
-            raise
+        self._wait_for_more(math.inf)
         if self._error is not None:
             raise self._error
         assert self._summary is not None
@@ -306,7 +301,10 @@ class Answers(AnswerTable):
             yield from super().__iter__()
             return
         run_id, seen = self._run_id, 0
-        while new := self._wait_for_news(seen):
+        while True:
+            self._wait_for_more(seen)
+            if not (new := self._told[seen:]):
+                break
             seen += len(new)
             for file in new:
                 rows = newly_answered(self.corpus, run_id, [file]) if file else answered_before(self.corpus, run_id)
@@ -328,13 +326,12 @@ class Answers(AnswerTable):
             self._told += new
             self._news.notify_all()
 
-    def _wait_for_news(self, seen: int) -> Sequence[DataFile | None]:
-        """Wait for what comes after the first `seen` notes; nothing: the run has ended."""
+    def _wait_for_more(self, seen: float) -> None:
+        """Wait for the end of the run, or for more than `seen` notes."""
         try:
             with self._news:
-                while not self._ended and len(self._told) == seen:
+                while not self._ended and len(self._told) <= seen:
                     self._news.wait(0.2)  # in steps, so that a notebook's stop button is heard
-                return self._told[seen:]
         except KeyboardInterrupt:
             self.stop()
             raise

@@ -9,14 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelines.flows.answering import EVERY, answer_archive, digest_corpus, optimize_corpus
-    from pipelines.flows.learning import ENOUGH, evaluate_policy, harvest_qa, retrain
+    from pipelines.flows.answering import answer_archive, digest_corpus, optimize_corpus
+    from pipelines.flows.learning import evaluate_policy, harvest_qa, retrain
     from pipelines.flows.operating import reap, watch_schedule
     from pipelines.flows.ray_job import FailedItems, watcher
 
 __all__ = [
-    "ENOUGH",
-    "EVERY",
     "FailedItems",
     "answer_archive",
     "digest_corpus",
@@ -28,20 +26,11 @@ __all__ = [
     "watch_schedule",
     "watcher",
 ]
-
-_HOMES = {
-    "ENOUGH": "learning",
-    "EVERY": "answering",
-    "FailedItems": "ray_job",
-    "answer_archive": "answering",
-    "digest_corpus": "answering",
-    "evaluate_policy": "learning",
-    "harvest_qa": "learning",
-    "optimize_corpus": "answering",
-    "reap": "operating",
-    "retrain": "learning",
-    "watch_schedule": "operating",
-    "watcher": "ray_job",
+_NAMES = {
+    "answering": ("answer_archive", "digest_corpus", "optimize_corpus"),
+    "learning": ("evaluate_policy", "harvest_qa", "retrain"),
+    "operating": ("reap", "watch_schedule"),
+    "ray_job": ("FailedItems", "watcher"),
 }
 
 
@@ -50,6 +39,7 @@ def __getattr__(name: str) -> object:
 
     `pipelines.operate.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
     """
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from memagent.errors import UsageError
 from memagent.evaluation.records import Columns, IncompleteRecord
 from memagent.quality.curation import Qa, split_of
 from memagent.questions import PARQUET
-from memagent.records import text_hash
+from memagent.records import Json, text_hash
 from pipelines.harvest import settle
 from pipelines.io.writer import TableLayout, write_file
 from pipelines.run_names import run_id_or_new
@@ -62,7 +61,7 @@ class ExportedRow:
         return _JOIN.join(self.texts)
 
 
-def _verl(row: ExportedRow) -> dict[str, Any]:
+def _verl(row: ExportedRow) -> Json:
     extra = {name: getattr(row.qa, name) for name in _KEPT}
     extra |= {"index": row.index, "question": row.qa.question, "split": split_of(row.qa.documents)}
     return {
@@ -75,7 +74,7 @@ def _verl(row: ExportedRow) -> dict[str, Any]:
     }
 
 
-def _openrlhf(row: ExportedRow) -> dict[str, Any]:
+def _openrlhf(row: ExportedRow) -> Json:
     return {
         "prompt": f"{row.context}{_JOIN}Question: {row.qa.question}",
         "label": row.qa.answers[0],
@@ -85,7 +84,7 @@ def _openrlhf(row: ExportedRow) -> dict[str, Any]:
     }
 
 
-def _memagent(row: ExportedRow) -> dict[str, Any]:
+def _memagent(row: ExportedRow) -> Json:
     return {
         "index": row.index,
         "input": row.qa.question,
@@ -95,7 +94,7 @@ def _memagent(row: ExportedRow) -> dict[str, Any]:
     }
 
 
-def _own(row: ExportedRow) -> dict[str, Any]:
+def _own(row: ExportedRow) -> Json:
     return {
         "question": row.qa.question,
         "documents": list(row.texts),
@@ -105,7 +104,7 @@ def _own(row: ExportedRow) -> dict[str, Any]:
     }
 
 
-FORMATS: dict[str, tuple[pa.Schema, Callable[[ExportedRow], dict[str, Any]]]] = {
+FORMATS: dict[str, tuple[pa.Schema, Callable[[ExportedRow], Json]]] = {
     "verl": (pa.schema(_VERL), _verl),
     "openrlhf": (pa.schema(_OPENRLHF), _openrlhf),
     "memagent": (pa.schema(_MEMAGENT), _memagent),
@@ -154,7 +153,7 @@ def import_qa(
     run_id: str | None = None,
     columns: Columns | None = None,
     format: str | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Import the rows of a Parquet or JSON lines file as gold and their texts as documents; return the run's summary.
 
     A text that equals a document of the corpus is not added again. The file's split is ignored: the split is by
@@ -169,7 +168,7 @@ def import_qa(
         return _import_qa(corpus, path, run_id, columns, format)
 
 
-def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None, format: str | None) -> dict[str, Any]:
+def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None, format: str | None) -> Json:
     started, refused = now(), Counter[str]()
     records, parse = open_records(path, columns, format)
     hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())

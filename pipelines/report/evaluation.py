@@ -4,8 +4,8 @@ import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from infra.store.location import Corpus, Store
 from infra.store.rows import ResultRow, ScoreRow
@@ -13,7 +13,7 @@ from infra.store.turns import resume_points
 from memagent.records import Json, Turn
 from pipelines.evaluate import run_results, score_table
 from pipelines.report import plots as pictures
-from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
+from pipelines.report.html import embedded, sheet, write_sheet
 from pipelines.views.formatting import plain
 from pipelines.views.memory import MemoryHistory, ShownChanges, histories
 
@@ -160,18 +160,12 @@ def evaluation_page(store: Store, run_id: str) -> str:
         suite=scores[0]["suite"],
         what=_summary(scores[0], len(rows)),
         scores=scores,
-        pictures=_pictures(store, run_id),
+        pictures=embedded(partial(draw, store, [run_id]), _TITLES, _NOTES),
         causes=[{"name": k, "count": n, "meaning": _MEANINGS[k]} for k, n in counts.most_common()],
         samples=samples,
         wrong=sum(counts.values()),
         total=len(rows),
     )
-
-
-def _pictures(store: Store, run_id: str) -> list[EmbeddedPicture]:
-    with TemporaryDirectory() as folder:
-        files = draw(store, [run_id], Path(folder))
-        return [embedded(path, _TITLES, _NOTES) for path in files if path.suffix == ".svg"]
 
 
 def _memories(corpus: Corpus, run_id: str) -> list[dict[str, float]]:

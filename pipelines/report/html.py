@@ -3,10 +3,11 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
 from jinja2 import Environment, StrictUndefined
@@ -74,15 +75,21 @@ def write_sheet(path: Path, html: str) -> Path:
     return path.expanduser()
 
 
-def embedded(picture: Path, titles: Mapping[str, str], notes: Mapping[str, str]) -> EmbeddedPicture:
-    """Return an SVG as the templates expect it; title and note are looked up by the file's stem."""
-    svg = picture.read_text(encoding="utf-8")
-    return {
-        "title": titles[picture.stem],
-        "note": notes.get(picture.stem, ""),
-        "light": base64.b64encode(svg.encode()).decode(),
-        "dark": base64.b64encode(darkened(svg).encode()).decode(),
-    }
+def embedded(
+    draw: Callable[[Path], list[Path]], titles: Mapping[str, str], notes: Mapping[str, str]
+) -> list[EmbeddedPicture]:
+    """Return the SVGs that are drawn into a folder as the templates expect them, with title and note by their stems."""
+    with TemporaryDirectory() as folder:
+        pictures = {path.stem: path.read_text(encoding="utf-8") for path in draw(Path(folder)) if path.suffix == ".svg"}
+    return [
+        {
+            "title": titles[name],
+            "note": notes.get(name, ""),
+            "light": base64.b64encode(svg.encode()).decode(),
+            "dark": base64.b64encode(darkened(svg).encode()).decode(),
+        }
+        for name, svg in pictures.items()
+    ]
 
 
 def embed(value: Any) -> Markup:

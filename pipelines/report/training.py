@@ -5,8 +5,8 @@ Works for unfinished runs too: only the summary's facts are missing then.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypedDict
 
 from infra.store.location import Store
@@ -14,7 +14,7 @@ from infra.store.runs import read_summary
 from infra.store.schemas import POLICIES_OF
 from memagent.errors import UsageError
 from pipelines.report import plots as curves
-from pipelines.report.html import EmbeddedPicture, embedded, sheet, write_sheet
+from pipelines.report.html import embedded, sheet, write_sheet
 from pipelines.report.panels import Rows, interval, series
 from pipelines.training.checkpoints import Checkpoints, read_metrics
 from pipelines.training.records import candidate_of, find_training
@@ -77,7 +77,7 @@ def training_page(store: Store, run_id: str) -> str:
         recipe=_shown(_flat(recipe)),
         validations=_validations(rows),
         tasks=_tasks(rows),
-        pictures=_pictures(run_id, rows),
+        pictures=embedded(partial(draw, {run_id: rows}), _TITLES, _NOTES) if rows else [],
         totals=_shown(_totals(steps)),
         steps=[_step(row) for row in steps[-_LAST_STEPS:]],
         taken=len(steps),
@@ -196,14 +196,6 @@ def _tasks(rows: Sequence[Row]) -> _TaskTable:
         "columns": [f"{name} (step {row['step']})" for name, row in marked],
         "rows": [(plain(name), [_figure(tasks, name, ".3f") for tasks in rewards]) for name in names],
     }
-
-
-def _pictures(run_id: str, rows: Sequence[Row]) -> list[EmbeddedPicture]:
-    if not rows:
-        return []
-    with TemporaryDirectory() as folder:
-        files = draw({run_id: rows}, Path(folder))
-        return [embedded(path, _TITLES, _NOTES) for path in files if path.suffix == ".svg"]
 
 
 def _totals(steps: Sequence[Row]) -> Iterable[tuple[str, object]]:
