@@ -154,19 +154,10 @@ def _from_zero(axes: Any, runs: Rows, metric: Metric, spread: bool) -> None:
     axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
 
 
-READINGS = {
-    "method": "name of the method or policy, as in the legend",
-    "length": "tokens of the text, above 0",
-    "depth": "position of the fact, 0 (start) to 1 (end); None if it has none",
-    "score": "0 (wrong, or the reading failed) to 1 (right)",
-    "tokens": "tokens of all prompts and responses; None for a failed reading",
-    "seconds": "the reading's share of the engine's time; None for a failed reading",
-    "confidence": "of the answer, 0 to 1; None where it is not known",
-}
-MEMORIES = {
-    "share": "share of the text read when the memory was written, 0 to 1",
-    "tokens": "tokens of the memory",
-}
+Readings = Sequence[Mapping[str, Any]]
+"""Rows with `method` (as in the legend), `length` (tokens of the text, above 0), `depth` of the fact (0 start to 1 end;
+None: it has none), `score` (0 to 1), `tokens` and engine `seconds` (None: the reading failed), `confidence` (0 to 1;
+None: not known). What can be drawn of which rows: `pipelines.report.evaluation.draw`."""
 PUBLISHED_LABEL = "published (paper), RULER-HQA"
 PUBLISHED_LENGTHS = (7_000, 28_000, 112_000, 448_000, 896_000, 1_750_000, 3_500_000)
 PUBLISHED: dict[str, tuple[float, ...]] = {
@@ -179,8 +170,6 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
 
 LEAST_KNOWN, _GROUPS = 25, 5
 """Answers with a confidence that a reliability diagram needs, and its groups."""
-ScoreRows = Any
-"""A list of dicts or a pyarrow table."""
 
 _GREYS = ("#555555", "#777777", "#8c8c8c", "#a0a0a0")
 _DEPTHS = 10
@@ -188,12 +177,9 @@ _SHARES = 20
 _MOST_LABELLED = 12
 
 
-def accuracy_by_length(rows: ScoreRows, folder: Path, *, published: bool = True) -> list[Path]:
-    """Plot accuracy by length with 95% intervals, one line per method, over the published curves.
-
-    Needs method, length, score. Raises UsageError if there are no rows or columns are missing.
-    """
-    groups = _grouped(_rows(rows, "method", "length", "score"), "score")
+def accuracy_by_length(rows: Readings, folder: Path, *, published: bool = True) -> list[Path]:
+    """Plot accuracy by length with 95% intervals, one line per method, over the published curves."""
+    groups = _grouped(rows, "score")
     below = 1.2 + 0.24 * max(len(groups), len(PUBLISHED) * published)  # inches for the legends
     with canvas(WIDE, 4.2 + below) as figure:
         axes = figure.add_subplot()
@@ -227,16 +213,11 @@ def accuracy_by_length(rows: ScoreRows, folder: Path, *, published: bool = True)
         return save(figure, folder, "accuracy-by-length")
 
 
-def accuracy_by_depth(rows: ScoreRows, folder: Path) -> list[Path]:
-    """Plot a heat map of one method's accuracy by depth of the fact (tenths) and length.
-
-    Needs method, length, depth, score; readings without a depth are left out. Raises UsageError if there are no
-    rows, columns are missing, or rows are of several methods.
+def accuracy_by_depth(rows: Readings, folder: Path) -> list[Path]:
+    """Plot a heat map of one method's accuracy by depth of the fact (tenths) and length; rows without a depth are left
+    out.
     """
-    valid = [row for row in _rows(rows, "method", "length", "score", may_lack=("depth",)) if row["depth"] is not None]
-    methods = {row["method"] for row in valid}
-    if len(methods) != 1:
-        raise UsageError(f"a heat map is of one method's readings with a depth; these are of {len(methods)} methods.")
+    valid = [row for row in rows if row["depth"] is not None]
     cells: dict[tuple[int, int], list[float]] = {}
     for row in valid:
         cells.setdefault((_bin(row["depth"], _DEPTHS), int(row["length"])), []).append(float(row["score"]))
@@ -254,29 +235,24 @@ def accuracy_by_depth(rows: ScoreRows, folder: Path) -> list[Path]:
         axes.set_xticks([i + 0.5 for i in range(len(lengths))], [tokens_label(length) for length in lengths])
         axes.set_yticks(range(0, _DEPTHS + 1, 2), [f"{10 * i}%" for i in range(0, _DEPTHS + 1, 2)])
         axes.invert_yaxis()
-        axes.set(xlabel="Length of the text (tokens)", ylabel="Depth of the fact", title=shown_name(methods.pop()))
+        axes.set(xlabel="Length of the text (tokens)", ylabel="Depth of the fact", title=shown_name(valid[0]["method"]))
         figure.colorbar(mesh, label="Right answers (%)").outline.set_visible(False)
         figure.tight_layout()
         return save(figure, folder, "accuracy-by-depth")
 
 
-def cost_by_length(rows: ScoreRows, folder: Path) -> list[Path]:
-    """Plot median tokens and seconds of a reading by length on logarithmic axes, with a line of slope 1.
-
-    Needs method, length, tokens, seconds; failed readings (None) are left out. Raises UsageError if there are no
-    rows or columns are missing.
+def cost_by_length(rows: Readings, folder: Path) -> list[Path]:
+    """Plot median tokens and seconds of a reading by length on logarithmic axes, with a line of slope 1; failed
+    readings are left out.
     """
-    valid = _rows(rows, "method", "length", may_lack=("tokens", "seconds"))
-    styles = looks(shown_name(row["method"]) for row in valid)
+    styles = looks(shown_name(row["method"]) for row in rows)
     handle_of: dict[str, Artist] = {}
     with canvas(WIDE, 4.6) as figure:
         for i, (column, label) in enumerate(
             [("tokens", "Tokens of a reading"), ("seconds", "Engine seconds of a reading")]
         ):
             axes = figure.add_subplot(1, 2, i + 1)
-            groups = _grouped([row for row in valid if (row[column] or 0) > 0], column)
-            if not groups:
-                raise UsageError(f"no reading with {column} above 0: there is no cost to draw.")
+            groups = _grouped([row for row in rows if (row[column] or 0) > 0], column)
             for method, group in groups.items():
                 costs = [median(values) for values in group.values()]
                 colour, mark = styles[method]
@@ -297,18 +273,13 @@ def cost_by_length(rows: ScoreRows, folder: Path) -> list[Path]:
         return save(figure, folder, "cost-by-length")
 
 
-def reliability(rows: ScoreRows, folder: Path) -> list[Path]:
+def reliability(rows: Readings, folder: Path) -> list[Path]:
     """Plot the share of right answers, with 95% intervals, by confidence: in five groups of equal size.
 
-    Needs confidence, score; answers without a confidence are left out. Raises UsageError if there are no rows or
-    columns are missing, or fewer than `LEAST_KNOWN` confidences are known.
+    Answers without a confidence are left out; `LEAST_KNOWN` have one.
     """
-    valid = [row for row in _rows(rows, "score", may_lack=("confidence",)) if row["confidence"] is not None]
-    if len(valid) < LEAST_KNOWN:
-        raise UsageError(
-            f"a reliability diagram needs {LEAST_KNOWN} answers with a confidence; there are {len(valid)}."
-        )
-    valid.sort(key=lambda row: float(row["confidence"]))
+    known = (row for row in rows if row["confidence"] is not None)
+    valid = sorted(known, key=lambda row: float(row["confidence"]))
     cuts = [len(valid) * i // _GROUPS for i in range(_GROUPS + 1)]
     groups = [valid[low:high] for low, high in pairwise(cuts)]
     sure = [100 * median(float(row["confidence"]) for row in group) for group in groups]
@@ -328,13 +299,13 @@ def reliability(rows: ScoreRows, folder: Path) -> list[Path]:
         return save(figure, folder, "reliability")
 
 
-def memory_by_share(rows: ScoreRows, folder: Path) -> list[Path]:
+def memory_by_share(rows: Sequence[Mapping[str, float]], folder: Path) -> list[Path]:
     """Plot the memory's length by share of the text read: median and quartiles, by twentieths.
 
-    Needs share, tokens. Raises UsageError if there are no rows or columns are missing.
+    Rows have the `share` of the text that was read when a memory was written, 0 to 1, and its `tokens`.
     """
     bins: dict[int, list[float]] = {}
-    for row in _rows(rows, "share", "tokens", columns=MEMORIES):
+    for row in rows:
         bins.setdefault(_bin(row["share"], _SHARES), []).append(float(row["tokens"]))
     places = [100 * (i + 0.5) / _SHARES for i in sorted(bins)]
     quarters = [_quartiles(bins[i]) for i in sorted(bins)]
@@ -356,20 +327,6 @@ def tokens_label(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def _rows(
-    rows: ScoreRows, *needed: str, may_lack: Sequence[str] = (), columns: dict[str, str] = READINGS
-) -> list[Mapping[str, Any]]:
-    valid: list[Mapping[str, Any]] = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
-    if not valid:
-        raise UsageError("there are no rows to draw.")
-    for name in (*needed, *may_lack):
-        if any(name not in row or (row[name] is None and name in needed) for row in valid):
-            raise UsageError(f"rows without {name!r} ({columns[name]}) cannot be drawn.")
-    if "length" in needed and any(row["length"] <= 0 for row in valid):
-        raise UsageError("rows with a length of 0 cannot be drawn: give the tokens that their texts have.")
-    return valid
 
 
 def _grouped(rows: Iterable[Mapping[str, Any]], column: str) -> dict[str, dict[int, list[float]]]:
@@ -400,7 +357,6 @@ def _lengths(axes: Any, lengths: Iterable[int]) -> None:
 
 
 def _label(axis: Any, low: float, high: float) -> None:
-    """Label a logarithmic axis with plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1, 3) if high / low > 50 else (1, 2, 5)))
