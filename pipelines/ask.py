@@ -44,15 +44,6 @@ _LINES = 2_000
 """The newest ones are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRun:
-    """What each line of a run's log says of it."""
-
-    run_id: str
-    corpus: str
-    policy_id: str
-
-
 class RunLog(logging.Handler):
     """Collects warnings of the product and of Ray while its body runs, and writes them to ``runs/<id>/log.txt``.
 
@@ -63,15 +54,15 @@ class RunLog(logging.Handler):
         super().__init__(config.level.upper())
         self.setFormatter(formatter(config.format))
         self._store: Store = corpus.store
-        self._run = LoggedRun(run_id, corpus.name, policy_id)
+        self._run = {"run_id": run_id, "corpus": corpus.name, "policy_id": policy_id}
         self._json = config.format == "json"
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._before = logging.NOTSET
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record. Where nothing else handles the product's lines, they go to standard error as well."""
-        # Handlers of the loggers above, which come next, find them too.
-        vars(record).update(asdict(self._run))
+        # Each line says of which run it is, also to the handlers of the loggers above, which come next.
+        vars(record).update(self._run)
         line = self.format(record)
         self._lines.append(line)
         if record.name.startswith(PRODUCT) and not logging.getLogger().handlers:
@@ -94,7 +85,7 @@ class RunLog(logging.Handler):
         logging.getLogger(PRODUCT).setLevel(self._before)
         if self._lines:
             lines = "\n".join(self._lines) + "\n"
-            self._store.write_bytes(lines.encode(), "runs", self._run.run_id, "log.txt")
+            self._store.write_bytes(lines.encode(), "runs", self._run["run_id"], "log.txt")
 
 
 _BUDGETED = ("ask", "digest", "backfill")

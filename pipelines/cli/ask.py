@@ -87,7 +87,9 @@ class AnswerPrinter:
             if not self._console.is_terminal:
                 print_line(self._console, row)
             elif self._console.width < _NARROW:
-                self._console.print(_stacked(row, one_question=self._one))
+                cells = answer_cells(row)
+                shown = [cells[name] for name in cells if not (self._one and name == "question")]
+                self._console.print(Text("\n").join(filter(None, shown)), end="\n\n")
             else:
                 self._console.print(self._row(row))
             self.printed += 1
@@ -116,17 +118,6 @@ def print_line(console: Console, row: "GivenAnswer") -> None:
     line = "\t".join(cells[name].plain for name in ("document", "question", "answer", "evidence", "warning"))
     console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs
     console.file.flush()
-
-
-def _stacked(row: "GivenAnswer", *, one_question: bool) -> Table:
-    cells = answer_cells(row)
-    table = Table.grid(padding=(0, 0, 0, 0))
-    table.add_column(overflow="fold")
-    for name in ("document", "question", "answer", "evidence", "warning"):
-        if cells[name].plain and not (one_question and name == "question"):
-            table.add_row(cells[name])
-    table.add_row("")
-    return table
 
 
 def _cut(text: Text, width: int) -> Text:

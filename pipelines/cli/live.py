@@ -6,7 +6,7 @@ standard output stays clean for JSON.
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -195,9 +195,6 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
     total = counts.get("total", 0)
     seconds, outside = summary.get("seconds") or 0.0, summary.get("outside_scope") or ()
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
     rows: list[tuple[str, str]] = [
         ("sources", _sources(summary)),
         ("documents", _documents(summary)),
@@ -222,16 +219,13 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         ("engine", plain(summary.get("engine") or "")),
         ("run", plain(summary.get("run_id") or "")),
     ]
-    for name, value in rows:
-        if value:
-            table.add_row(name, Text(value))
-    console.print(table)
+    console.print(pairs(rows))
     for title, part in (("Scores", _scores(summary)), ("Failures", _failures(summary))):
         if part is not None:
             console.print()
             console.print(Text(title, style="bold"))
             console.print(part)
-    if _failures(summary) is not None and summary.get("corpus"):
+    if failures(summary) and summary.get("corpus"):
         console.print(Text(f"which, and why: memagent quarantine {plain(summary['corpus'])}", style="dim"))
 
 
@@ -281,9 +275,7 @@ def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
 
 
 def _print_keys(console: Console, summary: Mapping[str, Any]) -> None:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
+    rows = []
     for key, value in summary.items():
         key = shown_as(key) if summary.get("dry_run") else key
         if isinstance(value, Mapping):
@@ -294,9 +286,19 @@ def _print_keys(console: Console, summary: Mapping[str, Any]) -> None:
             key, value = key.removesuffix("_seconds").replace("seconds", "time"), duration(value)
         elif isinstance(value, int) and not isinstance(value, bool):
             value = number(value)
-        if value not in (None, ""):
-            table.add_row(Text(plain(key).replace("_", " ")), Text(plain(value)))
-    console.print(table)
+        rows.append((plain(key).replace("_", " "), "" if value is None else plain(value)))
+    console.print(pairs(rows))
+
+
+def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return names and values side by side, as they stand; what is empty is left out."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(Text(name), Text(value) if isinstance(value, str) else value)
+    return table
 
 
 def _shared(counts: Mapping[str, int]) -> int:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from memagent.config import Config, load_config
@@ -219,14 +218,11 @@ _CHARS = 60
 
 def show_rollup(console: Console, rollup: Sequence["QuestionRollup"], corpus: str, run_id: str) -> None:
     """Print a digest's roll-up: at most twenty questions, and five of everything that a question has."""
+    from pipelines.cli.live import pairs
+
     for question in rollup[:_QUESTIONS]:
         console.print(Text(_short(question["question"], 200), style="bold"))
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, value in _lines(question):
-            table.add_row(f"  {name}", value)
-        console.print(table)
+        console.print(pairs((f"  {name}", value) for name, value in _lines(question)))
     if len(rollup) > _QUESTIONS:
         console.print(Text(f"{number(len(rollup) - _QUESTIONS)} more questions: --json has them", style="dim"))
     if rollup:

@@ -134,7 +134,6 @@ def _cron(cron: str, timezone: str | None) -> DeploymentScheduleCreate:
 
 
 def _shown(one: DeploymentScheduleCreate) -> str:
-    """Return a schedule as it is printed."""
     schedule = one.schedule
     when = f"{schedule.cron} {schedule.timezone}" if isinstance(schedule, CronSchedule) else str(schedule)
     return when if one.active else f"{when} (paused)"

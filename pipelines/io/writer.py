@@ -165,7 +165,6 @@ def write_xlsx(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[
 
 
 def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) -> bool:
-    """Fill a sheet with rows; return whether it is full."""
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
     from openpyxl.styles import Font

@@ -70,8 +70,6 @@ class CheckSummary(TypedDict):
 
 
 class _BucketCheck(TypedDict):
-    """Result of one task."""
-
     checked: dict[str, int]
     damages: list[Damage]
 

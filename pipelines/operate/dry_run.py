@@ -285,7 +285,6 @@ def _is_about(question: Question, doc_id: str) -> bool:
 
 
 def _texts(corpus: Corpus) -> Iterator[str]:
-    """Yield the beginnings of some of a corpus's texts."""
     if not documents_count(corpus):
         return
     hashes = Table(corpus.store, "documents").read(corpus.name, ["content_hash"])["content_hash"]

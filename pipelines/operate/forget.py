@@ -239,7 +239,6 @@ def _chosen(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Forgetting:
 
 
 def _finish(store: Store, journal: ForgetJournal, canaries: Sequence[str]) -> ForgetSummary:
-    """Search the store for what was erased, and say what became of it."""
     follow_forgettings(store)
     searched = [*journal["passages"], *canaries]
     found = find_texts(store, searched, but=store.path(JOURNAL))
@@ -310,7 +309,6 @@ def _hashes_of_others(corpus: Corpus, doc_ids: Collection[str]) -> set[str]:
 
 
 def _learners(corpus: Corpus, qa: Sequence[QaRow]) -> list[str]:
-    """Return the policies that were made after the first of these rows, from the store's training rows."""
     since = min((row["harvested_at"] for row in qa), default=None)
     if since is None:
         return []

@@ -108,7 +108,6 @@ def pack(before: str, after: str) -> tuple[int, int, str]:
 
 
 def _shared(a: str, b: str) -> int:
-    """Return the length of the common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -64,7 +64,6 @@ def overview(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]
 
 
 def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> list[KeyFigure]:
-    """Return the headline figures in their order on the page."""
     summary = run.summary
     counts = summary.get("readings") or {}
     total = counts.get("total", len(rows))
@@ -99,7 +98,6 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
 
 
 def _origin(run: ReportedRun) -> list[tuple[str, str]]:
-    """Return the run's metadata as (label, value)."""
     summary = run.summary
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
     pairs = [
@@ -127,7 +125,6 @@ def _shares(rows: list[ReportRow], key: Literal["policy_id", "config_hash"]) -> 
 
 
 def _settings(config: Json, prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the configuration as dotted keys and values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from _settings(value, f"{prefix}{key}.")

@@ -114,7 +114,6 @@ def _facts(store: Store, run_id: str, summary: Row, recipe: Row) -> Iterable[tup
 
 
 def _check(row: Row) -> str:
-    """Return the status of a candidate with its comparison."""
     status = f"{row['status']}: {row['reason']}" if row["reason"] else str(row["status"])
     overall = (row["promotion"] or {}).get("overall")
     if not overall:
@@ -188,7 +187,6 @@ def _score(validation: Row, name: str, form: str) -> tuple[str, str]:
 
 
 def _tasks(rows: Sequence[Row]) -> _TaskTable:
-    """Return the table of mean rewards by task and validation."""
     marked = _marked(rows)
     rewards = [row["validation"].get("tasks", {}) for _, row in marked]
     names = sorted({name for tasks in rewards for name in tasks})

@@ -146,7 +146,6 @@ def status_of(summary: Mapping[str, Any]) -> Ended:
 
 
 def _is_beyond(limit: str, failed: int, total: int) -> bool:
-    """Whether more failed than a limit allows, a number or a percent of all."""
     return failed > (float(limit[:-1]) / 100 * total if limit.endswith("%") else int(limit))
 
 

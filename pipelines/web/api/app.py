@@ -92,7 +92,6 @@ class _TokenGuard:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve or refuse a request."""
         if bears(Headers(scope=scope), auth_string(token_file("serve"))):
             await self._app(scope, receive, send)
             return

@@ -149,7 +149,6 @@ def _give(request: Request, form: Form) -> Response:
 
 
 def _undo(request: Request, form: Form) -> Response:
-    """Take back a verdict, and show its answer."""
     try:
         given_at = datetime.fromisoformat(form.get("given_at", ""))
     except ValueError as error:

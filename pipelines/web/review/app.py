@@ -103,7 +103,6 @@ def _log_in(request: Request) -> Response:
 
 
 def _log_out(request: Request, form: Form) -> Response:
-    """End the session."""
     access_of(request).log_out(request.cookies)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(access_of(request).cookie)

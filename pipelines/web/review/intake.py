@@ -316,7 +316,6 @@ class Refresher:
         return not self._index.read().execute("SELECT 1 FROM corpus").fetchone()
 
     def _has_any(self, corpus: str, hashes: str) -> bool:
-        """Whether the index has answers of some texts, or verdicts on them."""
         found = self._index.read().execute(
             "SELECT 1 FROM subject JOIN item ON item.subject = subject.id WHERE subject.corpus = "
             "(SELECT id FROM corpus WHERE name = ?1) AND content_hash IN (SELECT value FROM json_each(?2)) UNION ALL "

@@ -26,7 +26,7 @@ from infra.store.schemas import ANSWERS
 from infra.system.processes import end, environment_of_children, tree
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
-from memagent.quality.verdicts import Verdict, current, disputed
+from memagent.quality.verdicts import Verdict
 from memagent.reading.folding import locate
 from memagent.records import mended, stable_hash
 from pipelines.run_names import new_run_id
@@ -187,10 +187,6 @@ class ReviewService:
     def verdicts(self, item: ListedAnswer) -> list[Verdict]:
         """Return all verdicts on an item's text and question, oldest first."""
         return verdicts_on(self.index.read(), self._subject(item))
-
-    def disputed(self, item: ListedAnswer) -> bool:
-        """Whether people disagree on an item."""
-        return disputed(current(self.verdicts(item)))
 
     def give(self, item: ListedAnswer, opinion: Opinion, reviewer: str, document: str | None = None) -> datetime:
         """Take a verdict; when this returns it is on the disk, and lists show it. Return its time, which names it.
