@@ -15,8 +15,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    import subprocess
 
 _OWNER = "MEMAGENT_ENGINE_OWNER"
 _GENTLY_SECONDS = 10.0
@@ -40,6 +44,18 @@ def end_with_owner() -> None:
 def end_with(owner: int) -> None:
     """End this process and its children when process `owner` ends, at once if it is gone already."""
     threading.Thread(target=_wait, args=(owner,), name="lifeline", daemon=True).start()
+
+
+def ends_with_us(*module: str) -> list[str]:
+    """Return the command of a module that ends with this process, even if it is killed."""
+    return [sys.executable, "-P", "-m", "infra.system.processes", str(os.getpid()), *module]
+
+
+def end_process(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and its child processes; SIGTERM first."""
+    if process.poll() is None:
+        end(tree(process.pid))
+        process.wait()
 
 
 def environment_of_children() -> dict[str, str]:

@@ -17,11 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from infra.system.processes import end_process, ends_with_us
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.rl.config import load_recipe
 from pipelines.flows.parameters import check
-from pipelines.flows.serve import Server, ServingPlan, end_process, ends_with_us, variables
+from pipelines.flows.serve import Server, ServingPlan, variables
 from pipelines.web.address import Address, auth_string
 
 _SHORTEST = 16

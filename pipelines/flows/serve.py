@@ -10,7 +10,6 @@ It listens on HOST, by default 127.0.0.1, and answers to the names. Token, origi
 """
 
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from types import TracebackType
 from typing import Self
 from zoneinfo import available_timezones
 
-from infra.system.processes import end, tree
+from infra.system.processes import end_process, ends_with_us
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Json
 from pipelines.web.address import HOST, Address
@@ -102,11 +101,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ends_with_us(*module: str) -> list[str]:
-    """Return the command of a module that ends with this process, even if it is killed."""
-    return [sys.executable, "-P", "-m", "infra.system.processes", str(os.getpid()), *module]
-
-
 class Server:
     """A Prefect server in a subprocess, as a context manager; it also ends with this process."""
 
@@ -176,13 +170,6 @@ class Server:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
-
-
-def end_process(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and its child processes; SIGTERM first."""
-    if process.poll() is None:
-        end(tree(process.pid))
-        process.wait()
 
 
 def main(port: int, host: str, names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ Documents that have no segments yet, and sources that are not ingested yet, are 
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -228,10 +229,9 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
     rows = make_ingest_plan(list(asked.sources), known, config.ingest).work
     step = max(1, rows.num_rows // _TEXTS)
     sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
-    guard = Guard(config.ingest)
     texts: list[str] = []
     parsed = chars = size = 0
-    try:
+    with closing(Guard(config.ingest)) as guard:
         for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS], pa.int64())).to_pylist():
             name = row["source"].rsplit("/", 1)[-1]
             try:
@@ -242,8 +242,6 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
             except SourceError:
                 continue
             parsed, size = parsed + 1, size + row["size"]
-    finally:
-        guard.close()
     if not parsed:
         return _NewSources(rows)
     return _NewSources(rows, tuple(texts[:_TEXTS]), chars / size if size else 1.0, len(texts) / parsed)

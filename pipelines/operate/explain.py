@@ -1,6 +1,7 @@
 """What an ingest takes from sources: the text of each document, and what is not in it."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from rich.console import Console
 from rich.text import Text
@@ -23,16 +24,13 @@ def explain(paths: Sequence[str], options: IngestConfig) -> Iterator[tuple[str, 
     listing = list_sources(list(paths))
     for bad in listing.unusable:
         yield bad.source, Refused("", bad.reason, bad.detail)
-    guard = Guard(options)
-    try:
+    with closing(Guard(options)) as guard:
         for source in listing.sources():
             try:
                 for record in guard.parse(source.path, source.source.rsplit("/", 1)[-1]):
                     yield source.source, record if isinstance(record, Refused) else record[0]
             except SourceError as error:
                 yield source.source, Refused("", error.reason, error.detail)
-    finally:
-        guard.close()
 
 
 def show(console: Console, source: str, taken: Parsed | Refused) -> None:

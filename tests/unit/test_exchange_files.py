@@ -19,7 +19,7 @@ from pipelines.io.answers import _LAYOUT as ANSWERS
 from pipelines.io.answers import COLUMNS, write_answers
 from pipelines.io.feedback import load_verdicts
 from pipelines.io.writer import Link, TableLayout, flat, write_file, write_xlsx, xlsx_rows
-from pipelines.web.review import export
+from pipelines.web.review import answer_pages
 
 PLACE = {
     "content_hash": "h",
@@ -65,7 +65,7 @@ def test_csv_in_a_file_is_what_a_spreadsheet_opens(tmp_path):
 
 
 def test_the_command_and_the_review_pages_have_one_layout():
-    mine, pages = list(ANSWERS.header), list(export.COLUMNS.names)
+    mine, pages = list(ANSWERS.header), list(answer_pages.COLUMNS.names)
     assert mine[:5] == pages[:5] == ["document", "question", "answer", "quote", "review"]
     assert mine[-4:] == ["question_id", "policy_id", "run_id", "reading_id"]
     assert pages[-4:] == ["corpus", "question_id", "run_id", "reading_id"]
@@ -98,11 +98,11 @@ def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeyp
         "answered_at": None,
     }
     item = SimpleNamespace(**dict.fromkeys(texts, "x"), **more)
-    monkeypatch.setattr(export.listing, "every", lambda *_: [item])
-    monkeypatch.setattr(export, "link", lambda item: "/answers/x")
+    monkeypatch.setattr(answer_pages.listing, "every", lambda *_: [item])
+    monkeypatch.setattr(answer_pages, "link", lambda item: "/answers/x")
     service = SimpleNamespace(index=SimpleNamespace(read=lambda: None), verdicts=lambda item: [])
-    (row,) = export.rows(service, None, "anna", "http://here")
-    assert set(row) == set(export.COLUMNS.names)
+    (row,) = answer_pages.exported_rows(service, None, "anna", "http://here")
+    assert set(row) == set(answer_pages.COLUMNS.names)
     assert (row["found"], row["quote"], row["verbatim"]) == (found, quote, True if quote else None)
     assert row["warnings"] == (["failed: x"] if state == "failed" else [])
 

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from memagent.config import Config
 from pipelines.web.access import Access, PageGuard, login_link
 from pipelines.web.address import Address
-from pipelines.web.review import answer_pages, export
+from pipelines.web.review import answer_pages
 from pipelines.web.review import pages as run_pages
 from pipelines.web.review.pages import ERRORS, Form, access_of, posted, render
 from pipelines.web.review.service import ReviewService
@@ -78,7 +78,7 @@ def app(service: ReviewService, access: Access) -> Starlette:
         Route("/runs", run_pages.runs),
         Route("/runs/ask", run_pages.ask, methods=["POST"]),
         Route("/runs/digest", run_pages.digest, methods=["POST"]),
-        Route("/export.{kind}", export.export),
+        Route("/export.{kind}", answer_pages.export),
         Route("/login", _log_in),
         Route("/logout", posted(_log_out), methods=["POST"]),
         Route("/static/{name}", _static),

@@ -75,5 +75,5 @@ CREATE TABLE waiting (corpus TEXT, reading_id TEXT, given_at INTEGER, row TEXT, 
 -- Files of the tables that have been read.
 CREATE TABLE seen (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
--- Files that have answers of held nights, to be read again when these are published.
+-- Files that have answers of withheld digests, to be read again when these are released.
 CREATE TABLE kept (path TEXT NOT NULL, corpus TEXT NOT NULL, run_id TEXT NOT NULL, PRIMARY KEY (path, run_id));

@@ -4,7 +4,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Collection, Sequence
@@ -17,18 +16,18 @@ from urllib.parse import unquote
 import platformdirs
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from infra.store.delta import Table
 from infra.store.location import Store
 from infra.store.rows import AnswerRow, EvidenceRow, FeedbackRow, SpanRow
 from infra.store.schemas import ANSWERS
-from infra.system.processes import end, environment_of_children, tree
+from infra.system.processes import end_process, ends_with_us, environment_of_children
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.quality.verdicts import Verdict
 from memagent.reading.folding import locate
-from memagent.records import mended, stable_hash
+from memagent.records import TextSpan, mended, stable_hash
 from pipelines.run_names import new_run_id
 from pipelines.views.formatting import plain
 from pipelines.views.passages import DocumentTexts, Pages
@@ -91,9 +90,7 @@ class Jobs:
     def stop(self) -> None:
         """End what is running."""
         for job in self.started:
-            if job.process.poll() is None:
-                end(tree(job.process.pid))
-                job.process.wait()
+            end_process(job.process)
             self._close(job)
 
     def _close(self, job: Job) -> None:
@@ -112,10 +109,8 @@ class Jobs:
             file = tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".jsonl")  # noqa: SIM115
             file.writelines(f"{json.dumps({'question': question})}\n" for question in dict.fromkeys(questions))
             file.flush()
-            line = [
-                *(sys.executable, "-P", "-m", "infra.system.processes", str(os.getpid()), "memagent", command),
-                *(*options, *([f"--questions={file.name}"] if questions else []), f"--run-id={run_id}", "--", corpus),
-            ]
+            asked = [f"--questions={file.name}"] if questions else []
+            line = ends_with_us("memagent", command, *options, *asked, f"--run-id={run_id}", "--", corpus)
             process = subprocess.Popen(
                 line, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -179,10 +174,16 @@ class ReviewService:
         part = self.index.read().execute("SELECT part FROM detail WHERE id = ?", (item.id,)).fetchone()["part"]
         rows: list[AnswerRow]
         try:
-            rows = answers_in(self.store, part, chosen).to_pylist() if part else []
+            rows = self._in_part(part, chosen) if part else []
         except (FileNotFoundError, pa.ArrowNotImplementedError):  # it was compacted, or rewritten by a deletion
             rows = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
         return rows[0] if rows else None
+
+    def _in_part(self, part: str, chosen: pc.Expression) -> list[AnswerRow]:
+        path, schema = self.store.path("answers", unquote(part)), ANSWERS.remove(ANSWERS.get_field_index("corpus"))
+        table = pq.read_table(path, schema=schema, filters=chosen, filesystem=self.store.arrow, partitioning=None)
+        rows: list[AnswerRow] = table.to_pylist()
+        return rows
 
     def verdicts(self, item: ListedAnswer) -> list[Verdict]:
         """Return all verdicts on an item's text and question, oldest first."""
@@ -205,16 +206,13 @@ class ReviewService:
         if opinion.said == "comment" and not comment:
             raise UsageError("the comment is empty")
         row: FeedbackRow = {
-            "corpus": item.corpus,
-            "reading_id": item.reading_id,
+            **_withdrawal(item, reviewer),
             "verdict": "corrected" if opinion.said == "absent" else opinion.said,
-            "answer": answer if opinion.said == "corrected" else "",
-            "given_at": item.answered_at,  # the journal gives it its own
-            "reviewer": reviewer,
             "comment": comment,
-            "spans": self._spans(item, opinion, document) if opinion.said == "corrected" else [],
             "decides": opinion.decides and opinion.said != "comment",
         }
+        if opinion.said == "corrected":
+            row["answer"], row["spans"] = answer, self._spans(item, opinion, document)
         return self._keep(row, item)
 
     def undo(self, given_at: datetime, reviewer: str) -> ListedAnswer:
@@ -233,22 +231,11 @@ class ReviewService:
         ]
         if not mine or mine[-1].given_at != given_at:
             raise UsageError("you have said something else of this answer since: undo that first")
-        before = mine[-2] if len(mine) > 1 else None
-        spans: list[SpanRow] = [
-            {"content_hash": span.content_hash, "char_start": span.start, "char_end": span.end}
-            for span in (before.spans if before else ())
-        ]
-        row: FeedbackRow = {
-            "corpus": item.corpus,
-            "reading_id": item.reading_id,
-            "verdict": before.kind if before else "withdrawn",
-            "answer": before.answer if before else "",
-            "given_at": given_at,
-            "reviewer": reviewer,
-            "comment": before.comment if before else "",
-            "spans": spans,
-            "decides": bool(before and before.decides),
-        }
+        row = _withdrawal(item, reviewer)
+        if len(mine) > 1:
+            before = mine[-2]
+            row |= {"verdict": before.kind, "answer": before.answer, "comment": before.comment}
+            row |= {"decides": before.decides, "spans": [_span_row(span) for span in before.spans]}
         self._keep(row, item)
         return item
 
@@ -285,11 +272,30 @@ class ReviewService:
             span = locate(opinion.answer, text)
         if span is None:
             return []
-        return [{"content_hash": content_hash, "char_start": span[0], "char_end": span[1]}]
+        return [_span_row(TextSpan(content_hash, *span))]
 
     def _subject(self, item: ListedAnswer) -> Subject:
         row = self.index.read().execute("SELECT subject, question FROM item WHERE id = ?", (item.id,)).fetchone()
         return Subject(row["subject"], row["question"])
+
+
+def _withdrawal(item: ListedAnswer, reviewer: str) -> FeedbackRow:
+    """Return a row that takes back all that a person has said of an answer. The journal gives it its time."""
+    return {
+        "corpus": item.corpus,
+        "reading_id": item.reading_id,
+        "verdict": "withdrawn",
+        "answer": "",
+        "given_at": item.answered_at,
+        "reviewer": reviewer,
+        "comment": "",
+        "spans": [],
+        "decides": False,
+    }
+
+
+def _span_row(span: TextSpan) -> SpanRow:
+    return {"content_hash": span.content_hash, "char_start": span.start, "char_end": span.end}
 
 
 def _files(store: Store, cache: Path | None = None, data: Path | None = None) -> tuple[Path, Path]:
@@ -318,15 +324,6 @@ def follow_forgettings(store: Store) -> None:
             f"{path} or {index} may hold verdicts on forgotten documents, and cannot be cleaned ({error}): end the "
             "review server and delete both, which loses verdicts that are not in the store yet; then forget again"
         ) from error
-
-
-def answers_in(store: Store, part: str, chosen: pc.Expression) -> pa.Table:
-    """Return the answers of one file of the table that pass a filter. Raises FileNotFoundError."""
-    columns = [name for name in ANSWERS.names if name != "corpus"]
-    schema = pa.schema([ANSWERS.field(name) for name in columns])
-    return ds.dataset(
-        store.path("answers", unquote(part)), schema=schema, format="parquet", filesystem=store.arrow
-    ).to_table(filter=chosen)
 
 
 def quotes(answer: AnswerRow | None) -> list[EvidenceRow]:
