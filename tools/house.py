@@ -17,10 +17,10 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 262,
-    "lines": 52_500,
-    "modules with one importer": 57,
-    "files below 50 lines": 31,
+    "files": 250,
+    "lines": 50_000,
+    "modules with one importer": 53,
+    "files below 50 lines": 29,
     "circles of imports": 0,
     "class names with several meanings": 0,
     "core dependencies": 20,
