@@ -13,11 +13,10 @@ from memagent.reading.scripted import ScriptedEngine
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Document, Evidence, Policy, Question, ReadingResult, Segment, Turn
+from memagent.version import __version__
 
 if TYPE_CHECKING:
     from pipelines.archive import Answer, Answers, Archive
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Answer",
@@ -44,6 +43,7 @@ __all__ = [
     "Tokenizer",
     "Turn",
     "UsageError",
+    "__version__",
     "from_text",
     "load_config",
     "load_template",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from infra.cluster.board import Progress
-from infra.store.data_files import DataFile
+from infra.store.delta import DataFile
 from infra.store.location import Corpus
 from infra.store.runs import RunSummary
 from memagent.errors import MemagentError, UsageError

@@ -17,10 +17,10 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 250,
+    "files": 251,
     "lines": 50_000,
-    "modules with one importer": 53,
-    "files below 50 lines": 29,
+    "modules with one importer": 54,
+    "files below 50 lines": 30,
     "circles of imports": 0,
     "class names with several meanings": 0,
     "core dependencies": 20,

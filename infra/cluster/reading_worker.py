@@ -21,8 +21,8 @@ from infra.cluster.board import Attempt, Board, Counters
 from infra.cluster.loaded_engine import LoadedEngine, Stopped
 from infra.engines.supervised import SharedLock
 from infra.readers import ReaderSpec
-from infra.store.data_files import DataFile, write_data_file
-from infra.store.delta import now
+from infra.store.data_files import write_data_file
+from infra.store.delta import DataFile, now
 from infra.store.location import Corpus
 from infra.store.plans import Block, WorkItem, read_work
 from infra.store.rows import AnswerRow

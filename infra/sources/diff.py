@@ -16,9 +16,9 @@ from infra.sources.discovery import list_sources
 from infra.sources.listing import FOUND, Listing, assign_ids, candidate_ids, rows_to_sources
 from infra.store.location import file_system
 from infra.system.naming import unquoted
-from memagent import __version__
 from memagent.config import IngestConfig
 from memagent.records import stable_hash
+from memagent.version import __version__
 
 WORK = pa.schema([*FOUND, ("known", pa.bool_()), ("was", pa.large_string())])
 """A source to parse. `known`: documents of it may be there already; `was`: the gone source that had its id, if any,

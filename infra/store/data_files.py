@@ -9,35 +9,18 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.store.delta import CLUSTERED, DataFile, Table
 from infra.store.location import Corpus
 from infra.store.schemas import TABLES
 
-if TYPE_CHECKING:
-    from infra.store.delta import Table
-
-CLUSTERED = "content_hash"
-"""Files are sorted by this column and carry its range, so that a read of one bucket skips files and row groups."""
 _ROW_GROUP = 2_000
 _PAUSE = 5
 _BOUND_CHARS = 64
 """Of a text in the statistics."""
-
-
-class DataFile(TypedDict):
-    """A Parquet file that can be committed to a Delta table."""
-
-    path: str
-    """Relative to the table."""
-    size: int
-    """Bytes."""
-    rows: int
-    stats: str
-    """JSON, as the Delta protocol has it: numRecords, minValues, maxValues."""
 
 
 def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]) -> DataFile:
@@ -88,7 +71,7 @@ def _bound(value: object, *, upper: bool = False) -> object:
 class FileCommits:
     """Commits data files every few seconds, each commit under a number of its own (Delta application transactions)."""
 
-    def __init__(self, table: "Table", corpus: str, run_id: str, seconds: float = 5.0) -> None:
+    def __init__(self, table: Table, corpus: str, run_id: str, seconds: float = 5.0) -> None:
         """Commit to `table` for `corpus`, at most once in `seconds`."""
         self._table, self._corpus, self._seconds = table, corpus, seconds
         # A run that is started again under the same id must not be taken for a repeated commit.

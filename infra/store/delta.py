@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ from deltalake.transaction import AddAction
 from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.store.buckets import EVERY, first_of_each
-from infra.store.data_files import CLUSTERED, DataFile
 from infra.store.location import Store
 from infra.store.schemas import TABLES
 from memagent.errors import MemagentError
@@ -41,6 +40,8 @@ FILES = WriterProperties(compression="ZSTD", max_row_group_size=_ROWS, statistic
 """How files are written that are looked up by content hash."""
 
 
+CLUSTERED = "content_hash"
+"""Files are sorted by this column and carry its range, so that a read of one bucket skips files and row groups."""
 _log = logging.getLogger("memagent.tables")
 _FIRST_BY = {"answers": "answered_at"}
 """Append-only tables and their time column: of several rows with the same key, the first is read."""
@@ -87,6 +88,18 @@ def open_delta(address: str, options: dict[str, str]) -> DeltaTable:
         if type(error).__name__ == "PanicException":  # no Exception, and no module has it to import
             raise DeltaError(f"Kernel error: {error}") from error
         raise
+
+
+class DataFile(TypedDict):
+    """A Parquet file that can be committed to a Delta table."""
+
+    path: str
+    """Relative to the table."""
+    size: int
+    """Bytes."""
+    rows: int
+    stats: str
+    """JSON, as the Delta protocol has it: numRecords, minValues, maxValues."""
 
 
 class Table:

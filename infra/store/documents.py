@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from infra.sources.base import Refused
 from infra.store.buckets import WHOLE, Bucket, are_first, buckets, first_of_each, one_of
-from infra.store.data_files import DataFile, FileCommits, write_data_file
-from infra.store.delta import Table
+from infra.store.data_files import FileCommits, write_data_file
+from infra.store.delta import DataFile, Table
 from infra.store.location import Corpus
 from infra.store.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, NewDocument, SourceRow
 from infra.store.schemas import DOCUMENTS, QUARANTINE

@@ -39,6 +39,7 @@ def answers(
     from itertools import islice
 
     from infra.store.corpora import check_known
+    from pipelines.cli.live import print_answers
     from pipelines.io.answers import answer_rows, parse, write_answers
     from pipelines.operate.status import find_run
 
@@ -47,7 +48,11 @@ def answers(
     if withheld and run:
         raise UsageError("--withheld goes over all withheld digests; --run shows a run's answers, withheld or not")
     rows = answer_rows(where_from, run_id, conditions, withheld=withheld)
-    write_answers(islice(rows, limit), format_, output)
+    chosen = islice(rows, limit)
+    if output is None and format_ in (None, "table"):
+        print_answers(chosen)
+    else:
+        write_answers(chosen, format_, output)
 
 
 @takes("json")

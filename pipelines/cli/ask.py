@@ -30,7 +30,7 @@ from pipelines.cli.options import (
 from pipelines.views.formatting import exit_status, number
 
 if TYPE_CHECKING:
-    from infra.store.data_files import DataFile
+    from infra.store.delta import DataFile
     from infra.store.location import Corpus
     from infra.store.runs import RunSummary
     from pipelines.ask import AskRequest

@@ -7,6 +7,7 @@ standard output stays clean for JSON.
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,18 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
 
 _NARROWEST = 28
 """Characters of the narrowest column in which an answer and its quote can be read."""
+
+
+_SHOWN = 1_000
+"""Most rows of a table on the terminal."""
+
+
+def print_answers(rows: Iterable["GivenAnswer"]) -> None:
+    """Print a table of answers; of very many the first ones."""
+    remaining = iter(rows)
+    answers_table(Console(), list(islice(remaining, _SHOWN)))
+    if next(remaining, None) is not None:
+        Console(stderr=True).print(f"only the first {_SHOWN:,} are shown: see --limit, --where and --format")
 
 
 def answers_table(console: Console, rows: Sequence["GivenAnswer"]) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from memagent import __version__
 from memagent.errors import MemagentError, UsageError, missing_extra
+from memagent.version import __version__
 from pipelines.cli import options
 from pipelines.cli.archive import answers, check, forget, optimize, quarantine, release, report, status
 from pipelines.cli.ask import ask, digest

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import translate
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 
 from infra.store.buckets import buckets
 from infra.store.corpora import check_known
-from infra.store.data_files import DataFile
+from infra.store.delta import DataFile
 from infra.store.documents import CitedEvidence, PageNumbers, check_documents, current_documents, documents_count
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
@@ -109,8 +108,6 @@ COLUMNS = pa.schema(
     }
 )
 """Columns of all formats; csv and xlsx have only the first piece of evidence, as quote and position."""
-_SHOWN = 1_000
-"""Most rows of a table on the terminal."""
 _BINARY = ("xlsx", "parquet")
 
 
@@ -187,23 +184,13 @@ def answer_rows(
 
 
 def write_answers(rows: Iterable[GivenAnswer], format_: str | None, output: Path | None) -> None:
-    """Write rows as table, csv, xlsx, jsonl or parquet, to a file (atomically) or to standard output.
+    """Write rows as csv, xlsx, jsonl or parquet, to a file (atomically) or to standard output.
 
-    By default the format is what the file's name ends with, and a table where there is no file.
+    By default the format is what the file's name ends with.
 
     Raises UsageError: the format is unknown, the file cannot be written, or a binary one would go to the terminal.
     """
-    format_ = format_ or (output.suffix.removeprefix(".") if output else "table")
-    if format_ == "table" and output is None:
-        from rich.console import Console
-
-        from pipelines.cli.live import answers_table
-
-        remaining = iter(rows)
-        answers_table(Console(), list(islice(remaining, _SHOWN)))
-        if next(remaining, None) is not None:
-            Console(stderr=True).print(f"only the first {_SHOWN:,} are shown: see --limit, --where and --format")
-        return
+    format_ = format_ or (output.suffix.removeprefix(".") if output else "")
     if format_ not in WRITERS:
         where = f"{output} has no known format" if output else f"there is no format {format_!r}"
         raise UsageError(f"{where}: give --format csv, xlsx, jsonl or parquet (or table, on the terminal)")

@@ -18,8 +18,8 @@ from infra.cluster.jobs import EngineWork, job_board, run_job
 from infra.cluster.loaded_engine import LocalEngine
 from infra.cluster.reading_worker import BlockResult, FailedItem, PassSpec, ReadingWorker
 from infra.readers import ReaderSpec
-from infra.store.data_files import DataFile, FileCommits
-from infra.store.delta import Table
+from infra.store.data_files import FileCommits
+from infra.store.delta import DataFile, Table
 from infra.store.location import Corpus
 from infra.store.plans import Block
 from infra.store.quarantine import failure_row

@@ -12,8 +12,8 @@ from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.readers import ReaderSpec
 from infra.store.buckets import Bucket, buckets
-from infra.store.data_files import DataFile, FileCommits, write_data_file
-from infra.store.delta import Table
+from infra.store.data_files import FileCommits, write_data_file
+from infra.store.delta import DataFile, Table
 from infra.store.documents import current_documents, document_texts, documents_count
 from infra.store.location import Corpus
 from infra.store.quarantine import failure_row

@@ -12,7 +12,7 @@ from infra.store.policies import policies
 from infra.store.qa import TrainingSummary
 from infra.store.rows import PolicyRow
 from infra.store.schemas import POLICIES_OF
-from memagent import __version__
+from memagent.version import __version__
 from pipelines.run_names import resolve
 from pipelines.training.checkpoints import HOME, METRICS, Checkpoints, State
 from pipelines.training.settings import TrainingRun

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from memagent.errors import UsageError
-from memagent.evaluation.ruler.kinds import FAMILIES, KINDS, DraftRequest, Kind, MakeDraft, find_kind
-from memagent.evaluation.ruler.qa import Asked
+from memagent.evaluation.ruler.kinds import FAMILIES, KINDS, Asked, DraftRequest, Kind, MakeDraft, find_kind
 from memagent.evaluation.texts import Paragraph, Sample
 from memagent.records import stable_hash
 

@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from memagent.errors import UsageError
+from memagent.evaluation.metrics import JUDGEMENTS
 from memagent.evaluation.needles import ADJECTIVES, NOUNS
 from memagent.evaluation.needles import Kind as ValueKind
 from memagent.evaluation.texts import Match, Paragraph
@@ -16,8 +17,23 @@ from memagent.reading.tokens import Tokenizer
 from memagent.records import Json
 from memagent.registry import Registry
 
-if TYPE_CHECKING:
-    from memagent.evaluation.ruler.qa import Asked
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question with the paragraphs that belong to it."""
+
+    question: str
+    answers: tuple[str, ...]
+    """Gold; any of them is right."""
+    paragraphs: tuple[Paragraph, ...]
+    facts: tuple[str, ...] = ()
+    """Sentences of the paragraphs, verbatim, that tell the answer. Empty: those that hold it, or else the paragraphs
+    themselves (an answer of yes or no stands nowhere)."""
+
+    @property
+    def words(self) -> list[str]:
+        """The answers that are words of the text."""
+        return [answer for answer in self.answers if answer and answer.lower() not in JUDGEMENTS]
 
 
 class Meter:
@@ -166,7 +182,7 @@ class DraftRequest:
     where they are shorter."""
     paragraphs: Iterable[Paragraph] = ()
     """What the questions' own paragraphs are hidden among; repeated where they are few, which `Sample.about` says."""
-    questions: "Sequence[Asked]" = ()
+    questions: Sequence[Asked] = ()
     """What the question kinds ask: sample i question i."""
     documents: int | None = None
     """For question kinds: how many documents in place of a length, which is then 0."""

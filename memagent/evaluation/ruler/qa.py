@@ -4,39 +4,19 @@ import random
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate, islice
 from pathlib import Path
 
 from memagent.errors import UsageError
 from memagent.evaluation.loaders import hotpot, public, recognise
-from memagent.evaluation.metrics import JUDGEMENTS
-from memagent.evaluation.ruler.kinds import Draft, DraftRequest, Meter
+from memagent.evaluation.ruler.kinds import Asked, Draft, DraftRequest, Meter
 from memagent.evaluation.texts import Paragraph, numbered
 from memagent.questions import FileRow, json_rows
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?][\"')\]\u201d\u2019]*(?=\s|$)|$)", re.MULTILINE)
 _MISSES = 64
 """Paragraphs that may fail to fit before a text counts as full."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A question with the paragraphs that belong to it."""
-
-    question: str
-    answers: tuple[str, ...]
-    """Gold; any of them is right."""
-    paragraphs: tuple[Paragraph, ...]
-    facts: tuple[str, ...] = ()
-    """Sentences of the paragraphs, verbatim, that tell the answer. Empty: those that hold it, or else the paragraphs
-    themselves (an answer of yes or no stands nowhere)."""
-
-    @property
-    def words(self) -> list[str]:
-        """The answers that are words of the text."""
-        return [answer for answer in self.answers if answer and answer.lower() not in JUDGEMENTS]
 
 
 class QaDocuments:

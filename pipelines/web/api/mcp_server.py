@@ -24,9 +24,9 @@ from infra.store.buckets import buckets
 from infra.store.corpora import check_known, corpora, default_questions
 from infra.store.documents import current_documents, documents_count
 from infra.store.location import Corpus, Store
-from memagent import __version__
 from memagent.config import Config
 from memagent.errors import MemagentError
+from memagent.version import __version__
 from pipelines.answers import Answer
 from pipelines.io.answers import GivenAnswer, answer_rows
 from pipelines.web.api.protocol import About, ApiError, FoundAnswer
