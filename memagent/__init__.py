@@ -13,7 +13,7 @@ from memagent.reading.scripted import ScriptedEngine
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer, load_tokenizer
 from memagent.records import Document, Evidence, Policy, Question, ReadingResult, Segment, Turn
-from memagent.version import __version__
+from memagent.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pipelines.archive import Answer, Answers, Archive
@@ -43,7 +43,6 @@ __all__ = [
     "Tokenizer",
     "Turn",
     "UsageError",
-    "__version__",
     "from_text",
     "load_config",
     "load_template",

@@ -190,6 +190,7 @@ def test_every_page_fits_the_window_and_works_by_touch(opened: Open, width: int,
         page.goto(opened.access.address + path)
         assert page.evaluate(fits), path
     page.click("#list tbody tr:first-child td.question a")
+    page.wait_for_load_state()
     assert page.evaluate(fits)
 
 
