@@ -273,6 +273,12 @@ def answers_table(console: Console, rows: Sequence["GivenAnswer"]) -> None:
     console.print(table)
 
 
+def _reviewed(row: "GivenAnswer") -> str:
+    """Say what people said of an answer; empty: nothing."""
+    by = f" by {', '.join(row['reviewed_by'])}" if row["reviewed_by"] else ""
+    return f"{row['review']}{by}" if row["review"] else ""
+
+
 def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
     """Return an answer's document, question, answer, evidence (its first quote) and warnings, a line each."""
     place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
@@ -283,7 +289,7 @@ def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
         "question": Text(one_line(row["question"]), style="dim"),
         "answer": found,
         "evidence": Text(quote, style="dim"),
-        "warning": Text(one_line("; ".join(row["warnings"])), style="yellow"),
+        "warning": Text(one_line("; ".join(filter(None, [_reviewed(row), *row["warnings"]]))), style="yellow"),
     }
 
 

@@ -345,10 +345,11 @@ def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> It
 
 
 def _at_once(corpus: Corpus, pairs: Sequence[tuple[PlannedReading, AnswerRow]]) -> Iterator[GivenAnswer]:
-    """Yield answers of a run while it runs, as the engine gave them, with the present sources of their documents."""
+    """Yield answers of a run while it runs, as people see them, with the present sources of their documents."""
     hashes = {row["content_hash"] for row, _ in pairs if row["scope"] == "document"}
     whole = cache(partial(_concatenated, corpus))
     documents = {document["doc_id"]: document for document in documents_with(corpus, hashes)}
-    pages = PageNumbers.cited_by(corpus, [answer for _, answer in pairs])
+    pages, reviews = PageNumbers.cited_by(corpus, [answer for _, answer in pairs]), Reviews(corpus)
     for row, answer in pairs:
-        yield _given(_planned_document(row, whole, documents.get(row["doc_id"])), answer, pages, planned=row)
+        document = _planned_document(row, whole, documents.get(row["doc_id"]))
+        yield _given(document, answer, pages, reviews.of(answer), row)

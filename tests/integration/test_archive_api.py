@@ -1,6 +1,7 @@
 """Archives from Python: answers as they are found, tables, an event loop, errors."""
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from pathlib import Path
 import pandas as pd
 import polars as pl
 import pytest
+from rich.console import Console
 
 import memagent
-from infra.store.delta import Table
+from infra.store.delta import Table, now
+from infra.store.location import Corpus
 from memagent import Archive, MemagentError, Question, UsageError
+from pipelines.cli.ask import AnswerPrinter
 from pipelines.io.answers import COLUMNS, answer_table
 from tests.support.archives import HERON, OTTER, write_archive
 
@@ -53,6 +57,20 @@ def test_what_was_asked_before_comes_first_and_the_newest_of_all_can_be_had(arch
     assert both.summary["readings"]["answered_before"] == 8
     assert len(list(archive.answers())) == 9 and archive.answers().to_arrow().num_rows == 9
     assert len(list(archive.ask(OTTER.text, archive=True))) == 1
+
+
+def test_a_loop_and_the_terminal_give_what_people_corrected(archive, store):
+    first = next(answer for answer in archive.ask(OTTER.text) if answer.document == "doc2.txt")
+    said = {"corpus": "docs", "reading_id": first.reading_id, "verdict": "corrected", "answer": "2001"}
+    said |= {"reviewer": "ann", "comment": "", "given_at": now(), "spans": [], "decides": False}
+    Table(store, "feedback").append([said])
+    asked = archive.ask(OTTER.text)
+    again = {answer.document: answer for answer in asked}
+    assert again["doc2.txt"].answer == "2001" and again["doc3.txt"].answer != "2001"
+    lines = io.StringIO()
+    printer = AnswerPrinter(Console(file=lines, force_terminal=False), questions=1)
+    printer.planned(Corpus(store, "docs"), asked.run_id)
+    assert "\t2001\t" in lines.getvalue() and "corrected by ann" in lines.getvalue()
 
 
 def test_an_event_loop_goes_on_meanwhile(archive):

@@ -22,6 +22,8 @@ def answer(number, text="4471902", quote="The code is 4471902.", question="What 
         "found": bool(text),
         "evidence": evidence,
         "warnings": [],
+        "review": "",
+        "reviewed_by": [],
     }
 
 

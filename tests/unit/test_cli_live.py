@@ -7,7 +7,7 @@ from rich.console import Console
 
 from pipelines import ask as asking
 from pipelines.cli import live as module
-from pipelines.cli.live import Display, answers_table, summary
+from pipelines.cli.live import Display, answer_cells, answers_table, summary
 from pipelines.views.formatting import duration, failures, number, percent, plain
 
 
@@ -204,7 +204,14 @@ def test_summary_prints_other_shapes_as_they_stand():
 def row(document: str, question: str, answer: str, quote: str = "", warnings: Sequence[str] = ()) -> dict[str, object]:
     evidence = [{"quote": quote, "page": None, "verbatim": True}] if quote else []
     texts = {"document": document, "title": "", "question": question, "answer": answer, "found": bool(answer)}
-    return {**texts, "evidence": evidence, "warnings": warnings}
+    return {**texts, "evidence": evidence, "warnings": warnings, "review": "", "reviewed_by": []}
+
+
+def test_what_people_said_stands_beside_an_answer():
+    judged = row("a.txt", "q", "May", warnings=["the quote names b-2, not b-1"])
+    found = answer_cells({**judged, "review": "disputed", "reviewed_by": ["ann", "bob"]})
+    assert found["warning"].plain == "disputed by ann, bob; the quote names b-2, not b-1"
+    assert answer_cells(judged)["warning"].plain == "the quote names b-2, not b-1"
 
 
 def test_answers_are_shown_as_text():

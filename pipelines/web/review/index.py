@@ -17,7 +17,7 @@ from infra.store.rows import FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 
-VERSION = "6"
+VERSION = "7"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 _TABLES = (

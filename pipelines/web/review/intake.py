@@ -32,7 +32,7 @@ from pipelines.web.review.index import (
     take_waiting,
 )
 
-_QUOTE = 240
+_DETAIL = 240
 DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "warnings", "state", "seen_at"]
 ANSWERS = [
     *("reading_id", "question_id", "question", "scope", "content_hash", "answer", "found", "evidence", "run_id"),
@@ -188,7 +188,7 @@ def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
     first = pc.list_slice(batch["evidence"].combine_chunks(), 0, 1, return_fixed_size_list=True)
     pieces = first.flatten() if len(first) else pa.array([], EVIDENCE)
     columns = {name: batch[name].to_pylist() for name in ANSWERS if name != "evidence"}
-    columns["quote"] = [(text or "")[:_QUOTE] for text in pc.struct_field(pieces, "quote").to_pylist()]
+    columns["quote"] = [text or "" for text in pc.struct_field(pieces, "quote").to_pylist()]
     columns["verbatim"] = [int(value is not False) for value in pc.struct_field(pieces, "verbatim").to_pylist()]
     columns["archive"] = [scope == "archive" for scope in columns["scope"]]
     columns["found"] = [int(bool(found)) for found in columns["found"]]
@@ -243,7 +243,7 @@ def take_failure(connection: sqlite3.Connection, corpus: int, row: FailureRow) -
     item = _FreeIds(connection).take(at)
     connection.execute(
         "INSERT INTO detail (id, reading_id, answer, quote, run_id) VALUES (?, '', ?, ?, ?)",
-        (item, row["reason"], (row["detail"] or "")[:_QUOTE], row["run_id"]),
+        (item, row["reason"], (row["detail"] or "")[:_DETAIL], row["run_id"]),
     )
     connection.execute(
         "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at) VALUES (?, ?, ?, ?, 1, 2, ?)",
