@@ -36,6 +36,8 @@ from memagent.records import LEVELS, Level
 
 KINDS = (*(f"{kind} of a key" for kind in needles.KINDS), *(category.lower() for category in contracts.CATEGORIES))
 """Names of the kinds, classes of the classifier; the class after them is all else."""
+FORMS = dict.fromkeys(("number of a key", "uuid of a key", "agreement date"), r"\d")
+"""What every right answer to a question of a kind holds."""
 ELSE = len(KINDS)
 FOLDS, STEPS, DECAY = 5, 60, 2e-4
 LONGEST = 50_000
@@ -287,11 +289,12 @@ def _kind(index: int, judged: Sequence[Judged]) -> QuestionKind:
     own = index < len(needles.KINDS)
     wordings = needles.QUESTIONS[needles.KINDS[index]] if own else contracts.QUESTIONS[_category(index)]
     examples = tuple(wording.format(key="amber-otter") for wording in wordings[-2:])
+    form = FORMS.get(KINDS[index], "")
     if not judged:
-        return QuestionKind(name=KINDS[index], examples=examples)
+        return QuestionKind(name=KINDS[index], examples=examples, form=form)
     low, high = bands(judged)
     measured = _rate([settled(one) for one in judged])
-    return QuestionKind(name=KINDS[index], examples=examples, right=measured, low_below=low, high_from=high)
+    return QuestionKind(name=KINDS[index], examples=examples, form=form, right=measured, low_below=low, high_from=high)
 
 
 def settled(one: Judged) -> bool:

@@ -53,6 +53,8 @@ class QuestionKind(Section):
 
     name: str
     examples: tuple[str, ...]
+    form: str = ""
+    """Regular expression of what every right answer holds, such as a digit; empty: nothing in common."""
     right: Rate | None = None
     """Of held-out answers; None: not measured."""
     low_below: float = 0.0
@@ -108,7 +110,7 @@ class ReaderScope(Section):
 
     def unmeasured(self) -> "ReaderScope":
         """Return it for other weights that were trained on the same questions."""
-        kinds = tuple(QuestionKind(name=kind.name, examples=kind.examples) for kind in self.kinds)
+        kinds = tuple(QuestionKind(name=kind.name, examples=kind.examples, form=kind.form) for kind in self.kinds)
         return self.model_copy(update={"kinds": kinds, "confused": None, "levels": {}})
 
 
@@ -209,10 +211,15 @@ def check_answer(
 ) -> CheckedAnswer:
     """Return how far to trust an answer, and what speaks against it.
 
-    Its question is outside of what the reader was trained for; its quotes name something else that is called almost
-    the same; or an earlier memory said otherwise (`earlier`, of `memagent.reading.evidence.contradicted`).
+    Its question is outside of what the reader was trained for; it does not hold what all answers to such questions
+    hold, as a date a digit; its quotes name something else that is called almost the same; or an earlier memory said
+    otherwise (`earlier`, of `memagent.reading.evidence.contradicted`).
     """
-    warnings = [scope.mark] if scope and scope.kind(question) is None else []
+    kind = scope.kind(question) if scope else None
+    warnings = [scope.mark] if scope and kind is None else []
+    misshapen = bool(answer and kind and kind.form and not regex.search(kind.form, answer))
+    if misshapen and kind:
+        warnings.append(f"it does not look like an answer to this kind of question: {kind.name}")
     others = [f"{near}, not {name}" for name, near in confused(question, "\n".join(one.quote for one in evidence))]
     taken = not others or scope is None or scope.confused is None
     if others:
@@ -221,4 +228,4 @@ def check_answer(
     if earlier:
         warnings.append(f"an earlier memory said otherwise: {earlier[:_SAID_CHARS]}")
     level = scope.level(question, confidence) if scope and confidence is not None else None
-    return CheckedAnswer(taken, "low" if level and (others or earlier) else level, tuple(warnings))
+    return CheckedAnswer(taken, "low" if level and (others or earlier or misshapen) else level, tuple(warnings))

@@ -75,6 +75,22 @@ def test_levels_follow_the_bands_of_a_kind():
 
 
 @pytest.mark.parametrize(
+    ("question", "answer", "said"),
+    [
+        ("When was the agreement made?", "SPONSORSHIP AGREEMENT", "agreement date"),
+        ("When was the agreement made?", "May 8, 2014", ""),
+        ("When was the agreement made?", "", ""),
+        ("Find the number of amber-otter.", "the harbour", "number of a key"),
+        ("Which law governs this agreement?", "Delaware", ""),
+    ],
+)
+def test_an_answer_that_has_not_the_form_of_its_kind_is_low_and_marked(question, answer, said):
+    checked = check_answer(SCOPE, question, answer, quoted("It is so."), 0.9999)
+    assert checked.warnings == ((f"it does not look like an answer to this kind of question: {said}",) if said else ())
+    assert (checked.level == "low") == bool(said) and checked.taken
+
+
+@pytest.mark.parametrize(
     ("question", "quote", "found"),
     [
         ("What is the code of bay-3?", "The code of bay-4 is 11.", [("bay-3", "bay-4")]),
