@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +60,11 @@ class Life:
 
     title: str
     seen: list[tuple[float, float, int, int]] = field(default_factory=list)
+
+    def see(self, process: psutil.Process) -> None:
+        """Note what it holds now. Raises psutil.Error: it has ended."""
+        age, memory = time.time() - process.create_time(), process.memory_info().rss / 2**20
+        self.seen.append((age, memory, process.num_fds(), process.num_threads()))
 
     def growth(self) -> tuple[float, int, int] | None:
         """Return MB, files and threads in the last third of its life more than in the first, without its start."""
@@ -141,10 +146,7 @@ def look(root: psutil.Process, lives: dict[int, Life]) -> None:
     for title, found in watched.items():
         for process in found:
             with suppress(psutil.Error):
-                life = lives.setdefault(process.pid, Life(title))
-                memory = process.memory_info().rss / 2**20
-                age = time.time() - process.create_time()
-                life.seen.append((age, memory, process.num_fds(), process.num_threads()))
+                lives.setdefault(process.pid, Life(title)).see(process)
 
 
 def answers(store: Path) -> dict[str, tuple[str, bool]]:
@@ -194,9 +196,9 @@ def measure(given: argparse.Namespace) -> list[Row]:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def grown(lives: list[Life]) -> Iterator[Row]:
+def grown(lives: Collection[Life], titles: Iterable[str] = ("driver", *_TITLES)) -> Iterator[Row]:
     """Yield what each kind of process holds more in the last third of its life than in the first: the worst of it."""
-    for title in ("driver", *_TITLES):
+    for title in titles:
         mine = [life for life in lives if life.title == title and life.seen]
         growths = [growth for life in mine if (growth := life.growth())]
         if growths:

@@ -5,8 +5,9 @@
 A folder changes all the time: texts come, change and go. `memagent up` digests it every minute, by the scripted engine;
 `memagent serve` has the review pages, the API and the metrics open. Verdicts are given on the pages, questions asked of
 the API, pages and metrics read. The process of a flow run, the server, and `memagent up` itself are killed by SIGKILL
-in turn, and the last two started again. At the end the answers are compared with those of a store that read the last
-state of the folder once, and the verdicts in the store with those that the pages took; what grew is told, too.
+in turn; the last two alone, without what they have started, which must end by itself, and are started again. At the end
+the answers are compared with those of a store that read the last state of the folder once, and the verdicts in the
+store with those that the pages took; what grew is told, too.
 """
 
 import argparse
@@ -20,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -29,7 +29,7 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.record import Row, arguments, result, write
-from benchmarks.soak import Life
+from benchmarks.soak import Life, grown
 from infra.store.buckets import WHOLE
 from infra.store.corpora import remember
 from infra.store.delta import Table
@@ -38,7 +38,7 @@ from infra.system.processes import tree
 from memagent.nano import bundled
 from memagent.questions import ask
 from pipelines.views.visible_answers import HiddenRuns, visible_answers
-from tests.support.flowing import Served
+from tests.support.flowing import Served, killed
 from tests.support.flowing import serving as up
 from tests.support.serving import Endpoint
 from tests.support.serving import serving as serve
@@ -91,7 +91,7 @@ class Soak:
     def __init__(self, base: Path, sets: list[str]) -> None:
         self.base, self.sets, self.folder = base, sets, Folder(base / "texts", 40)
         self.kills, self.lives, self.done = Counter[str](), dict[int, Life](), Counter[str]()
-        self.judged = dict[str, str]()
+        self.judged, self.outlived = dict[str, str](), 0
         self._rng, self._scopes = random.Random(1), {"up": ExitStack(), "server": ExitStack()}
         self.store = Store(str(base / "up" / "store"))
         (base / "up").mkdir()
@@ -121,11 +121,12 @@ class Soak:
             return
         self.kills[target] += 1
         name, process = ("server", self._server.process) if target == "server" else ("up", self._up.process)
-        for one in tree(process.pid):
-            with suppress(psutil.Error):
-                one.send_signal(signal.SIGKILL)
-        process.wait()
-        with suppress(AssertionError):  # it ended by our signal
+        below = tree(process.pid)[1:]
+        process.kill()
+        _, left = psutil.wait_procs(below, timeout=60)
+        self.outlived += len(left)
+        killed(left)
+        with suppress(AssertionError):  # that the server ended by our signal is no news
             self._scopes[name].close()
         self._scopes[name] = ExitStack()
         if target == "server":
@@ -177,10 +178,7 @@ class Soak:
                     line = _line(process)
                     title = next((title for title, part in _TITLES.items() if part in line), None)
                     if title:
-                        life = self.lives.setdefault(process.pid, Life(title))
-                        memory = process.memory_info().rss / 2**20
-                        age = time.time() - process.create_time()
-                        life.seen.append((age, memory, process.num_fds(), process.num_threads()))
+                        self.lives.setdefault(process.pid, Life(title)).see(process)
 
     def stop(self) -> None:
         """End the services as Ctrl-C does."""
@@ -241,6 +239,7 @@ def measure(given: argparse.Namespace, base: Path) -> list[Row]:
     return [
         Row("minutes", round((time.monotonic() - began) / 60, 1)),
         Row("kills", soak.kills.total(), note=", ".join(f"{n} {target}" for target, n in sorted(soak.kills.items()))),
+        Row("processes that outlived what had started them", soak.outlived),
         *(Row(what, n) for what, n in sorted(soak.done.items())),
         Row(
             "answers that differ from a store that was never killed",
@@ -253,20 +252,8 @@ def measure(given: argparse.Namespace, base: Path) -> list[Row]:
             n=len(soak.judged),
         ),
         Row("status of memagent check", subprocess.run(check, stdout=subprocess.DEVNULL).returncode),
-        *grown(list(soak.lives.values())),
+        *grown(soak.lives.values(), _TITLES),
     ]
-
-
-def grown(lives: list[Life]) -> Iterator[Row]:
-    """Yield what each service holds more in the last third of its life than in the first: the worst of it."""
-    for title in _TITLES:
-        growths = [growth for life in lives if life.title == title and (growth := life.growth())]
-        if growths:
-            longest = max(life.seen[-1][0] for life in lives if life.title == title) / 60
-            note = f"{len(growths)} processes, the longest of {longest:.0f} minutes"
-            yield Row(f"growth of memory, {title}", round(max(g[0] for g in growths), 1), "MB", note=note)
-            yield Row(f"growth of open files, {title}", max(g[1] for g in growths))
-            yield Row(f"growth of threads, {title}", max(g[2] for g in growths))
 
 
 def main() -> None:

@@ -33,10 +33,8 @@ from pipelines.schedule import Notice, note_told, notices
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GRACE = timedelta(minutes=1)
 """A job ends by itself shortly after its flow run."""
-
-
-_PENDING = timedelta(minutes=2)
-"""Within which a flow run that `memagent up` has taken begins."""
+_PENDING = timedelta(minutes=10)
+"""Within which a flow run that `memagent up` has taken begins, on a busy machine, too."""
 
 
 class Reaped(TypedDict):

@@ -71,8 +71,10 @@ class ServingPlan:
             raise UsageError(f"--timezone {self.timezone!r}: there is no such time zone; {advice}")
         for option in ("cron", "scores_cron", "optimize_cron", "retrain_cron"):
             given = getattr(self, option)
+            if given is None:
+                continue
             try:
-                _ = given and Cron(given, timezone=self.timezone or "UTC")
+                Cron(given, timezone=self.timezone or "UTC")
             except ValueError as error:
                 raise UsageError(
                     f"--{option.replace('_', '-')} {given!r}: write five fields, minute hour day month weekday, as in "

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import translate
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from infra.store.buckets import buckets
 from infra.store.corpora import check_known
-from infra.store.delta import DataFile
+from infra.store.delta import DataFile, Table
 from infra.store.documents import CitedEvidence, PageNumbers, check_documents, current_documents, documents_count
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
@@ -344,12 +344,19 @@ def newly_answered(corpus: Corpus, run_id: str, files: Sequence[DataFile]) -> It
         yield from _at_once(corpus, [(row, answer) for answer in answers for row in planned[answer["reading_id"]]])
 
 
+@lru_cache(1)
+def _reviews(corpus: Corpus, feedback: str) -> Reviews:
+    """Read what people said once for all files of a run, until the table of verdicts has another fingerprint."""
+    return Reviews(corpus)
+
+
 def _at_once(corpus: Corpus, pairs: Sequence[tuple[PlannedReading, AnswerRow]]) -> Iterator[GivenAnswer]:
     """Yield answers of a run while it runs, as people see them, with the present sources of their documents."""
     hashes = {row["content_hash"] for row, _ in pairs if row["scope"] == "document"}
     whole = cache(partial(_concatenated, corpus))
     documents = {document["doc_id"]: document for document in documents_with(corpus, hashes)}
-    pages, reviews = PageNumbers.cited_by(corpus, [answer for _, answer in pairs]), Reviews(corpus)
+    pages = PageNumbers.cited_by(corpus, [answer for _, answer in pairs])
+    reviews = _reviews(corpus, Table(corpus.store, "feedback").fingerprint(corpus.name))
     for row, answer in pairs:
         document = _planned_document(row, whole, documents.get(row["doc_id"]))
         yield _given(document, answer, pages, reviews.of(answer), row)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict, cast
 import pyarrow.compute as pc
 
 from infra.cluster.jobs import run_job
-from infra.store.buckets import one_of
+from infra.store.buckets import buckets, one_of
 from infra.store.delta import Table
 from infra.store.feedback import JudgedAnswer
 from infra.store.location import Corpus, Store
@@ -81,10 +81,12 @@ def load_answers(corpus: Corpus, readings: Iterable[str]) -> dict[str, AnswerWit
     if not wanted:
         return {}
     columns = ["reading_id", "policy_id", "answer", "found", "evidence"]
-    table = Table(corpus.store, "answers").read(corpus.name, columns, one_of("reading_id", wanted))
+    table, mine = Table(corpus.store, "answers"), one_of("reading_id", wanted)
     answers: dict[str, AnswerWithGold] = {}
-    for batch in table.to_batches(max_chunksize=_ROWS):  # quotes are left behind
-        answers |= {row["reading_id"]: row | {"places": _places(row.pop("evidence"))} for row in batch.to_pylist()}
+    for bucket in buckets(table.count(corpus.name)):  # the quotes of one bucket are held at a time
+        found = table.read(corpus.name, columns, mine & bucket.contains("content_hash"))
+        for batch in found.to_batches(max_chunksize=_ROWS):
+            answers |= {row["reading_id"]: row | {"places": _places(row.pop("evidence"))} for row in batch.to_pylist()}
     return answers
 
 
