@@ -5,7 +5,7 @@ repair drops what is damaged, and the next ingest and digest put it back. What i
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +51,6 @@ NAMED = 1_000
 _TABLE = "table {}"
 _LOGS = "logs of the tables"
 _LAST_TABLE = _TABLE.format(list(TABLES)[-1])
-_AGAIN = "dropped; the next ingest takes it from its source again"
 
 
 class CheckSummary(TypedDict):
@@ -142,16 +141,13 @@ def _check_logs(work: _Check) -> _BucketCheck:
     for name in TABLES:
         found = log_damage(store, name)
         if found.lost:
-            log = f"{name}/_delta_log"
-            damages.append(_damage("tables", log, f"{found.lost}: restore the folder from a backup", repair=""))
+            lost = {f"{name}/_delta_log": f"{found.lost}: restore the folder from a backup"}
+            damages += _damages("tables", lost, repair="")
             continue
+        commits = {commit_path(store, name, version): reason for version, reason in found.commits.items()}
         does = "set aside; rows that it added are dropped, and the next ingest and digest rebuild what can be"
-        damages += [
-            _damage("tables", _short(store, commit_path(store, name, version)), reason, does)
-            for version, reason in found.commits.items()
-        ]
-        does = "set aside; the log has all without it"
-        damages += [_damage("tables", _short(store, path), reason, does) for path, reason in found.checkpoints.items()]
+        damages += _damages("tables", _short(store, commits), does)
+        damages += _damages("tables", _short(store, found.checkpoints), "set aside; the log has all without it")
         if work.repair:
             mend_log(store, found)
     return {"checked": {"logs": len(TABLES)}, "damages": damages}
@@ -163,8 +159,7 @@ def _check_files(group: tuple[str, list[str]], work: _Check) -> _BucketCheck:
     bad = {path: reason for path in paths if (reason := unreadable(store, path))}
     if bad and work.repair:
         drop_files(store, name, bad)
-    does = "dropped; the next ingest and digest rebuild it"
-    damages = [_damage("tables", _short(store, path), reason, does) for path, reason in bad.items()]
+    damages = _damages("tables", _short(store, bad), "dropped; the next ingest and digest rebuild it")
     return {"checked": {"files": len(paths)}, "damages": damages}
 
 
@@ -178,14 +173,14 @@ def _check_texts(bucket: Bucket, work: _Check) -> _BucketCheck:
         left.remove(content_hash)
         if text_hash(text) != content_hash:
             wrong.append(content_hash)
-    lost = [*sorted(left), *wrong]
+    lost = dict.fromkeys(sorted(left), "the text is gone")
+    lost |= dict.fromkeys(wrong, "the text is another one than its hash says")
     if lost and work.repair:
         Table(corpus.store, "texts").delete(corpus.name, content_hash=wrong)
         writer = DocumentWriter(corpus, work.run_id, now())
         writer.delete(table.filter(pc.is_in(table["content_hash"], pa.array(lost, pa.string()))).to_pylist())
         writer.commit()
-    damages = [_damage("texts", name, "the text is gone", _AGAIN) for name in sorted(left)]
-    damages += [_damage("texts", name, "the text is another one than its hash says", _AGAIN) for name in wrong]
+    damages = _damages("texts", lost, "dropped; the next ingest takes it from its source again")
     return {"checked": {"documents": count}, "damages": damages}
 
 
@@ -204,11 +199,10 @@ def _check_sources(work: _Check) -> _BucketCheck:
         Table(corpus.store, "sources").append(
             {**row, "source_stamp": "", "documents": 0, "seen_at": at, "run_id": work.run_id} for row in rows
         )
-    does = "the next ingest parses it again"
-    damages = [
-        _damage("sources", row["source"], f"{row['there'] or 0:,} of {row['documents']:,} documents are there", does)
-        for row in fewer.to_pylist()
-    ]
+    lacking = {
+        row["source"]: f"{row['there'] or 0:,} of {row['documents']:,} documents are there" for row in fewer.to_pylist()
+    }
+    damages = _damages("sources", lacking, "the next ingest parses it again")
     return {"checked": {"sources": sources.num_rows}, "damages": damages}
 
 
@@ -218,7 +212,7 @@ def _check_forgetting(work: _Check) -> _BucketCheck:
     mine = journal["erased"].get(work.corpus.name) if journal else None
     detail = f"its forgetting was interrupted: memagent forget {work.corpus.name} finishes it"
     names = mine["doc_ids"] if mine else []
-    return {"checked": {}, "damages": [_damage("forgettings", name, detail, "") for name in names]}
+    return {"checked": {}, "damages": _damages("forgettings", dict.fromkeys(names, detail), repair="")}
 
 
 def _check_segments(bucket: Bucket, work: _Check) -> _BucketCheck:
@@ -231,7 +225,7 @@ def _check_segments(bucket: Bucket, work: _Check) -> _BucketCheck:
         for part in {row["part"] for row in rows if row["segment_key"] in bad}:
             if unreadable(corpus.store, path := corpus.store.path(part)):
                 set_aside(corpus.store, path)
-    damages = [_damage("segments", name, reason, "cut again from the text") for name, reason in bad.items()]
+    damages = _damages("segments", bad, "cut again from the text")
     return {"checked": {"segmented": table.num_rows}, "damages": damages}
 
 
@@ -242,8 +236,7 @@ def _check_turns(run_id: str, work: _Check) -> _BucketCheck:
     if work.repair:
         for path in bad:
             set_aside(store, path)
-    does = "set aside; readings that lack its turns are read again"
-    damages = [_damage("turn log", _short(store, path), reason, does) for path, reason in bad.items()]
+    damages = _damages("turn log", _short(store, bad), "set aside; readings that lack its turns are read again")
     return {"checked": {"parts of the turn log": len(paths)}, "damages": damages}
 
 
@@ -253,16 +246,12 @@ def _check_answers(bucket: Bucket, work: _Check) -> _BucketCheck:
     table = Table(corpus.store, "answers").read(corpus.name, ["reading_id"], bucket.contains("content_hash"))
     readings = table["reading_id"].to_pylist()
     lacking = sorted(set(readings) - answered_in_log(corpus, readings))
-    detail = "its conversations are not in the turn log"
-    return {
-        "checked": {"answers": len(readings)},
-        "damages": [_damage("answers", name, detail, repair="") for name in lacking],
-    }
+    damages = _damages("answers", dict.fromkeys(lacking, "its conversations are not in the turn log"), repair="")
+    return {"checked": {"answers": len(readings)}, "damages": damages}
 
 
 def _check_policies(work: _Check) -> _BucketCheck:
-    store = work.corpus.store
-    damages = []
+    store, bad = work.corpus.store, dict[str, str]()
     rows = policies(store)
     for row in rows:
         try:
@@ -271,13 +260,15 @@ def _check_policies(work: _Check) -> _BucketCheck:
             if folder_hash(folder) != row["policy_id"].rpartition("@")[2] or changed_files(folder):
                 raise MemagentError("its files are not those that were published")
         except MemagentError as error:
-            damages.append(_damage("policies", row["policy_id"], str(error), repair=""))
-    return {"checked": {"policies": len(rows)}, "damages": damages}
+            bad[row["policy_id"]] = str(error)
+    return {"checked": {"policies": len(rows)}, "damages": _damages("policies", bad, repair="")}
 
 
-def _damage(part: Part, item: str, detail: str, repair: str) -> Damage:
-    return {"part": part, "item": item, "detail": detail, "repair": repair}
+def _damages(part: Part, found: Mapping[str, str], repair: str) -> list[Damage]:
+    """Return what is damaged, with why; `repair`: what is done about it."""
+    return [{"part": part, "item": item, "detail": why, "repair": repair} for item, why in found.items()]
 
 
-def _short(store: Store, path: str) -> str:
-    return path.removeprefix(store.path(""))
+def _short(store: Store, found: Mapping[str, str]) -> dict[str, str]:
+    """Return what is known of files by their paths in the store."""
+    return {path.removeprefix(store.path("")): why for path, why in found.items()}

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -128,21 +128,23 @@ class _Endpoint:
             reading = await self._reader.reading(chat)
             if chat.stream:
                 is_streamed = True
-                return _Stream(self._chunks(chat, reading), self._end, self._told)
+                return _Stream(self, self._chunks(chat, reading))
             whole = await _unless_gone(self._whole(chat, reading), request.receive)
             return JSONResponse(whole) if whole is not None else Response(status_code=_CLOSED)
         except ClientDisconnect:
             return Response(status_code=_CLOSED)
         except Exception as error:  # whatever it is, the client gets an error object
-            return self._told(error).response()
+            return self.told(error).response()
         finally:
             if not is_streamed:
-                self._end()
+                self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Count a request as read."""
         self._under_way -= 1
 
-    def _told(self, error: Exception) -> ApiError:
+    def told(self, error: Exception) -> ApiError:
+        """Return what the client is told of an error."""
         if isinstance(error, EngineDied):  # it was started again as often as it may be
             self._reader.engine_gone.set()
         return api_error(error)
@@ -191,14 +193,9 @@ class _Stream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        chunks: AsyncGenerator[dict[str, object]],
-        end: Callable[[], None],
-        told: Callable[[Exception], ApiError],
-    ) -> None:
+    def __init__(self, endpoint: _Endpoint, chunks: AsyncGenerator[dict[str, object]]) -> None:
         super().__init__()
-        self._chunks, self._end, self._told = chunks, end, told
+        self._endpoint, self._chunks = endpoint, chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -206,7 +203,7 @@ class _Stream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await _unless_gone(self._send(send), receive)
         finally:
-            self._end()
+            self._endpoint.end()
 
     async def _send(self, send: Send) -> None:
         try:
@@ -214,7 +211,7 @@ class _Stream(Response):
                 async for chunk in chunks:
                     await _event(send, json.dumps(chunk))
         except Exception as error:  # the status is sent already
-            await _event(send, json.dumps(self._told(error).body()))
+            await _event(send, json.dumps(self._endpoint.told(error).body()))
         await _event(send, "[DONE]")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -297,9 +294,8 @@ def _model(name: str) -> dict[str, object]:
 
 
 def _http_error(request: Request, error: Any) -> Response:
-    return ApiError(
-        error.status_code, f"{request.method} {request.url.path}: {error.detail}", "no_such_route"
-    ).response()
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return ApiError(error.status_code, message, "no_such_route").response()
 
 
 def _api_error(request: Request, error: Any) -> Response:

@@ -20,24 +20,12 @@ from memagent.records import TextSpan
 VERSION = "7"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
-_TABLES = (
-    "corpus",
-    "question",
-    "version",
-    "subject",
-    "item",
-    "detail",
-    "tally",
-    "verdict",
-    "judge",
-    "waiting",
-    "seen",
-    "kept",
-)
 STATES = ("not found", "found", "failed")
 UNKNOWN = 2.0
 """The confidence of items of which none is known."""
 _BUSY_SECONDS = 30
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'note' AND name NOT LIKE 'words%'"
+"""All but the version, and the index of words, which is cleared by a command."""
 TIME_BITS = 12
 """Bits of an id below the microseconds."""
 
@@ -95,7 +83,7 @@ class AnswerIndex:
         """Forget everything: nothing of it stays in the file."""
         with self.write() as connection:
             connection.execute("PRAGMA secure_delete = ON")
-            for table in _TABLES:
+            for (table,) in connection.execute(_TABLES).fetchall():
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608  (our own names)
             connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
         with self._writing:

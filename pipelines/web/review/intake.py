@@ -294,7 +294,7 @@ class Refresher:
             version = Table(self._store, name).version()
             if version is None or version == self._versions.get(name):
                 continue
-            for corpus in corpora(self._store) if version is not None else ():
+            for corpus in corpora(self._store):
                 if self._stop.is_set():
                     return
                 self.busy = f"{name} of {corpus}"
