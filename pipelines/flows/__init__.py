@@ -26,11 +26,17 @@ __all__ = [
     "watch_schedule",
     "watcher",
 ]
-_NAMES = {
-    "answering": ("answer_archive", "digest_corpus", "optimize_corpus"),
-    "learning": ("evaluate_policy", "harvest_qa", "retrain"),
-    "operating": ("reap", "watch_schedule"),
-    "ray_job": ("FailedItems", "watcher"),
+_HOMES = {
+    "FailedItems": "ray_job",
+    "answer_archive": "answering",
+    "digest_corpus": "answering",
+    "evaluate_policy": "learning",
+    "harvest_qa": "learning",
+    "optimize_corpus": "answering",
+    "reap": "operating",
+    "retrain": "learning",
+    "watch_schedule": "operating",
+    "watcher": "ray_job",
 }
 
 
@@ -39,7 +45,6 @@ def __getattr__(name: str) -> object:
 
     `pipelines.operate.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
     """
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
