@@ -152,7 +152,8 @@ def run_readings(request: AskRequest, show: Progress | None = None) -> RunSummar
     reader = request.engine.reader if request.engine else ReaderSpec(config)
     corpus, budget = Corpus(Store(config.store), request.name), config.cost.limit if kind in _BUDGETED else None
     reading = ReadingPass(corpus, run_id, reader, config, engine=request.engine, budget=budget)
-    check_questions(reading, questions)
+    check_documents(corpus)
+    check_window(reader, questions)
     recorder = Recorder(corpus.store, run_id, show)
     work = [_work(reading.reader, question, archive) for question in questions]
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
@@ -203,15 +204,6 @@ def _work(reader: ReaderSpec, question: Question, archive: bool) -> str:
     """Return the name under which a run claims a question: runs with the same name do the same work."""
     parts = (question.text, question.documents, archive, reader.policy.policy_id, reader.config_hash)
     return stable_hash(*parts)[:16]
-
-
-def check_questions(reading: ReadingPass, questions: Sequence[Question]) -> None:
-    """Refuse what cannot be read at all, before anything is written.
-
-    Raises UsageError: the corpus is empty, or model, template and question do not fit together.
-    """
-    check_documents(reading.corpus)
-    check_window(reading.reader, questions)
 
 
 def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:

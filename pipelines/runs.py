@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,11 @@ _POINTS_EVERY = 1.0
 _SAVE_EVERY = 10.0
 """Seconds between two writes of the curve at most; at first a tenth of the run's time so far, but at least a second."""
 _MOST_POINTS = 2_000
+_READ_NOW = (
+    *("segments", "conversations", "prompt_tokens", "cached_tokens", "output_tokens", "documents_read"),
+    *("memories_cut", "engine_deaths", "carried_segments"),
+)
+"""Counts in a summary of what its run has read."""
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
 
 
@@ -231,22 +236,9 @@ def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra:
     ]
     summary: RunSummary = {
         **previous,
+        **cast(RunSummary, dict.fromkeys(_READ_NOW, 0)),
         "run_id": reading.run_id,
-        "readings": {
-            **previous["readings"],
-            "answered_before": total,
-            "read_now": 0,
-            "continued": 0,
-        },
-        "segments": 0,
-        "conversations": 0,
-        "prompt_tokens": 0,
-        "cached_tokens": 0,
-        "output_tokens": 0,
-        "documents_read": 0,
-        "memories_cut": 0,
-        "engine_deaths": 0,
-        "carried_segments": 0,
+        "readings": {**previous["readings"], "answered_before": total, "read_now": 0, "continued": 0},
         "seconds": round((now() - started).total_seconds(), 2),
         "engine_seconds": 0.0,
         "engine_uptime": 0.0,

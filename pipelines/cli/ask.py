@@ -85,7 +85,9 @@ class AnswerPrinter:
     def _print(self, rows: Iterable["GivenAnswer"]) -> None:
         for row in islice(rows, self._most - self.printed):
             if not self._console.is_terminal:
-                print_line(self._console, row)
+                line = "\t".join(cell.plain for cell in answer_cells(row).values())
+                self._console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs
+                self._console.file.flush()
             elif self._console.width < _NARROW:
                 cells = answer_cells(row)
                 shown = [cells[name] for name in cells if not (self._one and name == "question")]
@@ -110,14 +112,6 @@ class AnswerPrinter:
             shown["answer"] = Text("\n").join([shown["answer"], cells["warning"]])
         table.add_row(*shown.values())
         return table
-
-
-def print_line(console: Console, row: "GivenAnswer") -> None:
-    """Print an answer as one line: document, question, answer, quote and warnings with tabs between them."""
-    cells = answer_cells(row)
-    line = "\t".join(cells[name].plain for name in ("document", "question", "answer", "evidence", "warning"))
-    console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs
-    console.file.flush()
 
 
 def _cut(text: Text, width: int) -> Text:

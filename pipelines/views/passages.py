@@ -191,15 +191,11 @@ class DocumentTexts:
         # A text that is longer than the cache fills it alone.
         self._kept: LRUCache[tuple[str, str], str] = LRUCache(_CACHE_CHARS, lambda text: min(len(text), _CACHE_CHARS))
 
-    def kept(self, corpus: str, content_hash: str) -> str | None:
-        """Return a text if it was looked at a short time ago."""
-        with self._lock:
-            text: str | None = self._kept.get((corpus, content_hash))
-            return text
-
     def get(self, corpus: str, content_hash: str) -> str | None:
         """Return a text; None: there is none, or no longer."""
-        if (text := self.kept(corpus, content_hash)) is None:
+        with self._lock:
+            text: str | None = self._kept.get((corpus, content_hash))
+        if text is None:
             found = document_texts(Corpus(self._store, corpus), {content_hash}, _around(content_hash))
             text = dict(found).get(content_hash)
             if text is not None:

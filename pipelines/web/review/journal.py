@@ -81,7 +81,8 @@ class VerdictJournal:
         """Why verdicts cannot be brought to the table now; empty: they can."""
 
     def start(self) -> None:
-        """Begin to commit."""
+        """Begin to commit, with what is left."""
+        self._given.set()
         self._thread.start()
 
     def stop(self) -> None:
@@ -94,10 +95,6 @@ class VerdictJournal:
     def close(self) -> None:
         """Close the database, without bringing anything to the table."""
         self._connection.close()
-
-    def wake(self) -> None:
-        """Commit what is left now, not with the next verdict."""
-        self._given.set()
 
     def add(self, rows: Sequence[JournalRow]) -> datetime:
         """Write rows, one of each corpus, as one verdict; return their time, which no other verdict has.

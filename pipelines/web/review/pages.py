@@ -133,11 +133,13 @@ def runs(request: Request) -> Response:
     names, corpus = corpora(service.store), request.query_params.get("corpus", "")
     if corpus and corpus not in names:
         check_known(Corpus(service.store, corpus))
+    columns = ["run_id", "corpus", "kind", "status", "started_at", "summary"]
+    newest = Table(service.store, "runs").read(corpus or None, columns).sort_by([("started_at", "descending")])
     failed: list[FailureRow] = quarantined(Corpus(service.store, corpus)).to_pylist() if corpus else []
     return render(
         request,
         "runs.html.j2",
-        runs=newest_runs(service.store, corpus or None),
+        runs=[_run(service.store, row) for row in newest.slice(0, _RUNS).to_pylist()],
         jobs=service.jobs.started,
         corpora=names,
         defaults={name: len(default_questions(Corpus(service.store, name))) for name in names},
@@ -147,13 +149,8 @@ def runs(request: Request) -> Response:
     )
 
 
-def newest_runs(store: Store, corpus: str | None) -> list[Json]:
-    """Return the newest runs, the newest first; one without a heartbeat that has not ended is stopped."""
-    table = Table(store, "runs").read(corpus, ["run_id", "corpus", "kind", "status", "started_at", "summary"])
-    return [_run(store, row) for row in table.sort_by([("started_at", "descending")]).slice(0, _RUNS).to_pylist()]
-
-
 def _run(store: Store, row: RunRow) -> Json:
+    """Return a run as the page shows it; one without a heartbeat that has not ended is stopped."""
     stopped = row["status"] == "running" and not is_alive(store, row["run_id"])
     summary = json.loads(row["summary"] or "{}")
     status = "stopped" if stopped else row["status"]

@@ -159,7 +159,6 @@ class ReviewService:
         with self.index.write() as connection:
             add_verdicts(connection, self.journal.left())
         self.journal.start()
-        self.journal.wake()
         self.refresher.start()
 
     def stop(self) -> None:
@@ -263,8 +262,7 @@ class ReviewService:
     def _spans(self, item: ListedAnswer, opinion: Opinion, document: str | None) -> list[SpanRow]:
         """Return where the right answer stands: the words that were selected, else the first place that says it."""
         content_hash = document or item.content_hash
-        look = self.texts.get if opinion.span else self.texts.kept  # who judges an answer has just had it open
-        text = look(item.corpus, content_hash)
+        text = self.texts.get(item.corpus, content_hash)
         if text is None:
             return []
         span = opinion.span
