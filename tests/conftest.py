@@ -24,14 +24,18 @@ settings.load_profile("suite")
 
 GROUPS = {"served": "prefect", "cluster": "prefect", "prefect_server": "prefect", "ray_in_process": "ray"}
 """Fixtures of `integration/` that take long to start, and the group of the files that name them."""
-READER = {f"test_{name}.py" for name in ("commands", "docs", "evaluate", "notebooks", "serving", "walks")}
-"""Files of `e2e/` whose commands have the bundled reader in common: a group, so that they share its engine."""
+TOGETHER = {
+    "reader": ("commands", "docs", "evaluate", "notebooks", "serving", "walks"),
+    "learners": ("learning_loop", "own_model", "real_model"),
+}
+"""Groups of files of `e2e/`: those that share the engine of the bundled reader, and those whose engines and learners
+take gigabytes, of which two at a time are more than a small machine has."""
 TESTS = Path(__file__).parent
 NORMAL = "not slow and not nightly"
 """The tests of `make test`, as its option -m says."""
 _starts = pytest.StashKey[Starts]()
 _shared = pytest.StashKey[Shared]()
-LONGEST_FIRST = ("reader", "prefect", "ray", "other ray", "e2e", "integration", "unit")
+LONGEST_FIRST = ("learners", "reader", "prefect", "ray", "other ray", "e2e", "integration", "unit")
 """Groups, then folders. What takes longest begins first, so that the workers end together."""
 
 
@@ -100,9 +104,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def group_of(file: Path) -> str:
     """Return the group of a file; one of its own is named as the file."""
     folder = file.parent.name
-    if folder == "e2e" and file.name in READER:
-        return "reader"
-    asked = re.findall(r"(?:def \w+|usefixtures)\(([^)]*)", file.read_text()) if folder == "integration" else []
+    if folder == "e2e":
+        mine = file.stem.removeprefix("test_")
+        return next((group for group, files in TOGETHER.items() if mine in files), str(file))
+    if folder != "integration":
+        return str(file)
+    asked = re.findall(r"(?:def \w+|usefixtures)\(([^)]*)", file.read_text())
     words = set(re.findall(r"\w+", " ".join(asked)))
     group = next((group for fixture, group in GROUPS.items() if fixture in words), str(file))
     # Two halves: one would be the last to end by minutes.
