@@ -307,11 +307,12 @@ def digest(
 
 
 def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, str]:
-    """Return hashes of all that a digest depends on, its own answers among them: a repair may have dropped some."""
+    """Return hashes of all that a digest depends on: its own answers, of which a repair may have dropped some, too."""
     reader = reading.reader
     return {
         "documents": Table(reading.corpus.store, "documents").fingerprint(reading.corpus.name),
         "answers": answers_fingerprint(reading.corpus),
+        "verdicts": Table(reading.corpus.store, "feedback").fingerprint(reading.corpus.name),
         "questions": stable_hash([asdict(question) for question in questions]),
         "policy": reader.policy.policy_id,
         "config": reader.config_hash,

@@ -24,6 +24,7 @@ from infra.store.runs import (
     RunExtras,
     RunSummary,
     mark_released,
+    no_changes,
     withheld_runs,
     write_run,
 )
@@ -230,10 +231,7 @@ def repeat(reading: ReadingPass, previous: RunSummary, started: datetime, extra:
     """Close a run that has nothing to do: an earlier run has answered all of it."""
     corpus, total = reading.corpus, previous["readings"]["total"]
     repeat_plan(corpus.store, reading.run_id, previous["run_id"])
-    unchanged: list[QuestionRollup] = [
-        {**rollup, "changed": [], "changed_count": 0, "new_documents": [], "new_count": 0}
-        for rollup in previous.get("rollup", [])
-    ]
+    unchanged: list[QuestionRollup] = [{**rollup, **no_changes()} for rollup in previous.get("rollup", [])]
     summary: RunSummary = {
         **previous,
         **cast(RunSummary, dict.fromkeys(_READ_NOW, 0)),

@@ -5,6 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.data_files import write_data_file
 from infra.store.delta import Table
@@ -107,3 +110,22 @@ class Reviews:
         """Return what the verdicts on an answer's text and question come to for it; None: there are none."""
         same = self._judged.get(FeedbackTarget(answer["content_hash"], answer["question"]), ())
         return review([each.verdict for each in same], answer["answer"])
+
+    def corrected(self, answers: pa.Table) -> pa.Table:
+        """Return answers with the `answer` and `found` that people are shown.
+
+        They have columns `content_hash`, `question`, `answer`, `found`, and any others.
+        """
+        texts = pa.array({asked.content_hash for asked in self._judged}, pa.string())
+        judged = pc.is_in(answers["content_hash"], value_set=texts).combine_chunks()
+        rows: list[AnswerRow] = answers.filter(judged).to_pylist()
+        said = [(row, self.of(row)) for row in rows]
+        shown = {
+            "answer": [review.answer if review else row["answer"] for row, review in said],
+            "found": [review.found(row["found"]) if review else row["found"] for row, review in said],
+        }
+        for name, values in shown.items() if rows else ():
+            column = answers[name].combine_chunks()
+            replaced = pc.replace_with_mask(column, judged, pa.array(values, column.type))
+            answers = answers.set_column(answers.column_names.index(name), name, replaced)
+        return answers

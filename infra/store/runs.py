@@ -49,6 +49,14 @@ class Changes(TypedDict):
     new_documents: list[str]
     """Documents without an answer in the previous digest; at most a thousand."""
     new_count: int
+    gone: list[str]
+    """Documents that the question is no longer about: deleted ones, as a rule; at most a thousand."""
+    gone_count: int
+
+
+def no_changes() -> Changes:
+    """Return that nothing changed."""
+    return {"changed": [], "changed_count": 0, "new_documents": [], "new_count": 0, "gone": [], "gone_count": 0}
 
 
 class QuestionRollup(Changes):

@@ -13,6 +13,7 @@ VerdictKind = Literal["accepted", "rejected", "corrected", "withdrawn", "comment
 Status = Literal["accepted", "corrected", "rejected", "disputed"]
 COUNTING = ("accepted", "rejected", "corrected")
 """Verdicts that say something of the answer; a comment does not, and a withdrawn one no longer does."""
+_NONE = {normalise(words) for words in ("not found", "not in the document")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,15 @@ class Review:
     reviewers: tuple[str, ...]
     at: datetime
     """Of the last verdict that counts."""
+
+    def found(self, given: bool) -> bool:
+        """Return whether the documents say an answer; `given` is what the reader says."""
+        return bool(self.answer) if self.status == "corrected" else given
+
+
+def right_answer(written: str) -> str:
+    """Return what a person has written for the right answer; empty, where it is our words for that there is none."""
+    return "" if normalise(written) in _NONE else written
 
 
 def current(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -248,7 +248,11 @@ def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
         names = [_short(name) for name in question["new_documents"][:_NAMED]]
         more = _others(question["new_count"] - len(names))
         lines.append(("new", Text(f"{number(question['new_count'])}: " + ", ".join(names) + more)))
-    if not question["changed_count"] and not question["new_count"]:
+    if question["gone_count"]:
+        gone = [_short(name) for name in question["gone"][:_NAMED]]
+        more = _others(question["gone_count"] - len(gone))
+        lines.append(("gone", Text(f"{number(question['gone_count'])}: " + ", ".join(gone) + more)))
+    if not question["changed_count"] and not question["new_count"] and not question["gone_count"]:
         lines.append(("", Text("nothing changed since the digest before", "dim")))
     return lines
 

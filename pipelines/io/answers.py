@@ -258,8 +258,8 @@ def _given(
     planned: PlannedReading | None = None,
 ) -> GivenAnswer:
     """Return an answer as it is exported; `planned` is its row of a run's plan, where it is given as that run's."""
-    corrected = review is not None and review.status == "corrected"
-    absent = corrected and review is not None and not review.answer
+    found = review.found(answer["found"]) if review else answer["found"]
+    absent = review is not None and review.status == "corrected" and not found
     return {
         "document": document["doc_id"],
         "title": document["title"],
@@ -267,7 +267,7 @@ def _given(
         "question_id": (planned or answer)["question_id"],
         "question": answer["question"],
         "answer": review.answer if review else answer["answer"],
-        "found": bool(review.answer) if review and corrected else answer["found"],
+        "found": found,
         "evidence": [] if absent else pages.cite(answer["evidence"], document["doc_id"]),
         "gold": planned["gold"] if planned else None,
         "policy_id": answer["policy_id"],
@@ -279,7 +279,10 @@ def _given(
         "engine_answer": answer["answer"],
         "confidence": rounded(answer["confidence"]),
         "confidence_level": answer["confidence_level"],
-        "warnings": [*reader_warnings(answer, review), *(document["warnings"] or ())],
+        "warnings": [
+            *reader_warnings(answer["warnings"], review.status if review else None),
+            *(document["warnings"] or ()),
+        ],
     }
 
 

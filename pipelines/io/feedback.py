@@ -12,7 +12,7 @@ from infra.store.feedback import FEEDBACK_CLAIM, answers_of
 from infra.store.location import Corpus, Store
 from infra.store.rows import FeedbackRow
 from memagent.errors import UsageError
-from memagent.quality.verdicts import COUNTING
+from memagent.quality.verdicts import COUNTING, right_answer
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
@@ -153,7 +153,7 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
     if verdict == "accepted" and row.get("review") == "corrected":  # what was shown, and accepted, is the correction
         verdict = "corrected"
-    answer = without_prefix(values["answer"].strip()) if verdict == "corrected" else ""
+    answer = right_answer(without_prefix(values["answer"].strip())) if verdict == "corrected" else ""
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     return FileVerdict(values["reading_id"].strip(), kind, answer, where)
 

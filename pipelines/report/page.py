@@ -211,7 +211,7 @@ class FileListing:
             row.evidence[0]["page"] if row.evidence else None,
             row.evidence[0]["verbatim"] if row.evidence else None,
             (answer["confidence_level"] if answer else None) or "",
-            reader_warnings(answer, row.review) if answer else [],
+            reader_warnings(answer["warnings"], row.review.status if row.review else None) if answer else [],
         ]
 
 

@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 from infra.cluster.jobs import run_job
 from infra.store.buckets import FEW, WHOLE, Bucket, by_value, groups_of
 from infra.store.delta import Table
+from infra.store.feedback import Reviews
 from infra.store.location import Corpus
 from infra.store.plans import counted_readings, delete_work, read_moved, read_plan, write_moved
 from infra.store.quarantine import reading_items
-from infra.store.runs import Changes, QuestionRollup
+from infra.store.runs import Changes, QuestionRollup, no_changes
 from memagent.evaluation.metrics import METRICS
 from memagent.evaluation.stats import Score, ScoreDict, share
 from memagent.quality.quality_checks import QuestionQuality
@@ -38,13 +39,15 @@ def rollup_bucket(
 
     Return the rollups of the questions, and how many answers of moved documents were written down for `moved_changes`.
     `rows` is the bucket's plan with columns `counted`, the reading whose answer counts, and `answer` and `found`, null
-    where there is none.
+    where there is none, as people are shown them.
     """
     given = rows.filter(pc.is_valid(rows["found"]))
     stayed, moved = given, given.slice(0, 0)
     before = _no_answers()
+    gone = dict[str, Changes]()
     if previous:
         plan = read_plan(corpus, previous, _PLANNED, filters=bucket.contains("content_hash"))
+        gone = _gone(corpus, run_id, plan, rows, bucket)
         if bucket.count > 1:
             is_here = pc.is_in(given["doc_id"], value_set=pc.unique(plan["doc_id"]))
             stayed, moved = given.filter(is_here), given.filter(pc.invert(is_here))
@@ -55,7 +58,8 @@ def rollup_bucket(
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
     asked = by_value(rows.select(["question_id", "question", "answer", "found"]), "question_id")
     questions = [
-        _rollup(question_id, mine, changes.get(question_id, _nothing()), most) for question_id, mine in asked.items()
+        _rollup(question_id, mine, _sum([part[question_id] for part in (changes, gone) if question_id in part]), most)
+        for question_id, mine in asked.items()
     ]
     return questions, moved.num_rows
 
@@ -85,9 +89,25 @@ def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tu
     result: dict[str, Changes] = {}
     for part in run_job(work, groups, corpus.store, local=sum(count for _, count in moved) <= FEW):
         for question_id, changes in part.items():
-            result[question_id] = _sum([result.get(question_id, _nothing()), changes])
+            result[question_id] = _sum([result.get(question_id, no_changes()), changes])
     delete_work(corpus.store, run_id)
     return result
+
+
+def _gone(corpus: Corpus, run_id: str, plan: pa.Table, rows: pa.Table, bucket: Bucket) -> dict[str, Changes]:
+    """Return the documents of a bucket of the digest before (its `plan`) that no question is asked of, by question_id.
+
+    `rows` is the bucket's plan of today; a document that moved to another bucket is not gone.
+    """
+    pairs = ["doc_id", "question_id"]
+    left = plan.select(pairs).join(rows.select(pairs), pairs, join_type="left anti")
+    if left.num_rows and bucket.count > 1:
+        mine = pc.field("doc_id").isin(pc.unique(left["doc_id"]))
+        left = left.join(read_plan(corpus, run_id, pairs, filters=mine), pairs, join_type="left anti")
+    return {
+        question_id: {**no_changes(), "gone": gone["doc_id"].slice(0, _NAMED).to_pylist(), "gone_count": gone.num_rows}
+        for question_id, gone in by_value(left.sort_by("doc_id"), "question_id").items()
+    }
 
 
 def _moved_changes(buckets: Sequence[int], corpus: Corpus, run_id: str, previous: str) -> dict[str, Changes]:
@@ -124,14 +144,16 @@ def _with_answers(plan: pa.Table, answers: pa.Table) -> pa.Table:
     return rows.filter(pc.is_valid(at))
 
 
-def answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: Bucket) -> pa.Table:
+def _answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: Bucket) -> pa.Table:
     """Return `reading_id` and other columns of the answers to some readings of a bucket's documents."""
     wanted = bucket.contains("content_hash") & pc.field("reading_id").isin(readings)
     return Table(corpus.store, "answers").read(corpus.name, ["reading_id", *columns], wanted)
 
 
 def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
-    return answers_to(corpus, readings, ["answer"], bucket).rename_columns(["counted", "answer"])
+    answers = _answers_to(corpus, readings, _SHOWN, bucket)
+    shown = Reviews(corpus, bucket).corrected(answers)
+    return shown.select(["reading_id", "answer"]).rename_columns(["counted", "answer"])
 
 
 def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
@@ -146,6 +168,7 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
         new = pairs["document"].filter(pc.is_null(at))
         changed = pairs.filter(pc.not_equal(pairs["before"], pairs["now"]))
         result[question_id] = {
+            **no_changes(),
             "changed": changed.slice(0, _NAMED).to_pylist(),
             "changed_count": changed.num_rows,
             "new_documents": new.slice(0, _NAMED).to_pylist(),
@@ -158,16 +181,14 @@ def _no_answers() -> pa.Table:
     return pa.table({name: pa.array([], pa.string()) for name in ("doc_id", "question_id", "answer")})
 
 
-def _nothing() -> Changes:
-    return {"changed": [], "changed_count": 0, "new_documents": [], "new_count": 0}
-
-
 def _sum(parts: Sequence[Changes]) -> Changes:
     return {
         "changed": [change for part in parts for change in part["changed"]][:_NAMED],
         "changed_count": sum(part["changed_count"] for part in parts),
         "new_documents": [doc_id for part in parts for doc_id in part["new_documents"]][:_NAMED],
         "new_count": sum(part["new_count"] for part in parts),
+        "gone": [doc_id for part in parts for doc_id in part["gone"]][:_NAMED],
+        "gone_count": sum(part["gone_count"] for part in parts),
     }
 
 
@@ -188,12 +209,13 @@ def merged(parts: Sequence[QuestionRollup], moved: Changes | None = None) -> Que
         "failed": sum(part["failed"] for part in parts),
         "answers": counts.most_common(_SHOWN_ANSWERS),
         "distinct": max(len(counts), max(part["distinct"] for part in parts)),
-        **_sum([*parts, moved or _nothing()]),
+        **_sum([*parts, moved or no_changes()]),
     }
 
 
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
-_ANSWER = ["question", "answer", "found", "run_id", "segments", "memories_cut", "memory_empty"]
+_SHOWN = ["content_hash", "question", "answer", "found"]
+_ANSWER = [*_SHOWN, "run_id", "segments", "memories_cut", "memory_empty"]
 
 
 class BucketSummary(TypedDict):
@@ -202,7 +224,7 @@ class BucketSummary(TypedDict):
     bucket: int
     """Its index."""
     found: int
-    """Readings whose answer was found."""
+    """Readings whose answer was found, as people are shown it."""
     sums: dict[str, float]
     """Sums of the metrics over the readings that have gold."""
     scored: int
@@ -312,13 +334,16 @@ def summarise_bucket(
     """Summarise the answers of a bucket; arguments as in `summarise`."""
     rows = read_plan(corpus, run_id, _COLUMNS, bucket)
     rows = rows.append_column("counted", counted_readings(rows))
-    answers = answers_to(corpus, pc.unique(rows["counted"]), _ANSWER, bucket)
+    answers = _answers_to(corpus, pc.unique(rows["counted"]), _ANSWER, bucket)
     at = pc.index_in(rows["counted"], value_set=answers["reading_id"].combine_chunks())
     for name in ("answer", "found", "run_id"):
         rows = rows.append_column(name, answers[name].take(at))
+    with_gold = rows.filter(pc.is_valid(rows["gold"]))
+    shown = Reviews(corpus, bucket).corrected(answers)
+    for name in ("answer", "found"):
+        rows = rows.set_column(rows.column_names.index(name), name, shown[name].take(at))
     given = rows.filter(pc.is_valid(at))
     items = reading_items(given) if failed_before else pa.array([], pa.string())
-    with_gold = rows.filter(pc.is_valid(rows["gold"]))
     questions, moved = list[QuestionRollup](), 0
     if digest is not None:
         questions, moved = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=digest.previous)

@@ -16,6 +16,7 @@ from infra.cluster.jobs import run_job
 from infra.store.buckets import FEW, Bucket, buckets
 from infra.store.delta import Table
 from infra.store.documents import current_documents, documents_count
+from infra.store.feedback import Reviews
 from infra.store.location import Corpus
 from infra.system.processes import usable_cores
 from memagent.records import stable_hash
@@ -24,7 +25,7 @@ from pipelines.views.visible_answers import HiddenRuns, visible_answers
 _log = logging.getLogger("memagent.status")
 _BUCKET = 250_000
 """Documents that a thread counts at once."""
-_COUNTED = ("documents", "answers")
+_COUNTED = ("documents", "answers", "feedback")
 
 
 class CorpusCounts(TypedDict):
@@ -85,7 +86,7 @@ def _counted(corpus: Corpus, hidden: HiddenRuns) -> CorpusCounts:
         parts = buckets(documents_count(corpus), _BUCKET)
         for part in threads.map(lambda bucket: _bucket_counts(corpus, bucket, hidden), parts):
             counts.update(part)
-    archive = visible_answers(corpus, None, hidden, ["found"])
+    archive = Reviews(corpus).corrected(visible_answers(corpus, None, hidden, ["answer", "found"]))
     counts["answers"] += archive.num_rows
     counts["found"] += pc.sum(archive["found"]).as_py() or 0
     if hidden.withheld:
@@ -102,7 +103,7 @@ def _bucket_counts(corpus: Corpus, bucket: Bucket, hidden: HiddenRuns) -> dict[s
         place = pc.index_in(answers["content_hash"], value_set=texts.field("values"))
         return pc.sum(texts.field("counts").take(place)).as_py() or 0
 
-    shown = visible_answers(corpus, bucket, hidden, ["found"])
+    shown = Reviews(corpus, bucket).corrected(visible_answers(corpus, bucket, hidden, ["answer", "found"]))
     return {
         "documents": documents.num_rows,
         "chars": pc.sum(documents["chars"]).as_py() or 0,

@@ -10,9 +10,8 @@ from infra.store.buckets import Bucket, first_of_each
 from infra.store.delta import Table
 from infra.store.documents import present
 from infra.store.location import Corpus
-from infra.store.rows import AnswerRow, DocumentRow
+from infra.store.rows import DocumentRow
 from infra.store.runs import sampled_runs, withheld_runs
-from memagent.quality.verdicts import Review
 
 CONCATENATED = "all documents, concatenated"
 """What an answer over all documents is shown as the answer of."""
@@ -84,7 +83,6 @@ def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:
     return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(runs, pa.string()))))
 
 
-def reader_warnings(answer: AnswerRow, review: Review | None) -> list[str]:
-    """Return what speaks against a reader's answer; nothing where people have accepted or corrected it."""
-    settled = review is not None and review.status in ("accepted", "corrected")
-    return [] if settled else list(answer["warnings"] or ())
+def reader_warnings(warnings: Sequence[str] | None, review: str | None) -> list[str]:
+    """Return what speaks against a reader's answer, given its review; nothing where people settled that it is right."""
+    return [] if review in ("accepted", "corrected") else list(warnings or ())

@@ -143,6 +143,11 @@ def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monk
     assert not Store(config.store).list("runs", second["run_id"], "moved"), "what was compared is deleted"
     counts = [(one["changed_count"], one["new_count"]) for one in third["rollup"]]
     assert counts == [(0, 0), (0, 0), (0, 9)], "a question that is new has no answers before"
+    assert not any(one["gone_count"] for one in (*second["rollup"], *third["rollup"])), "they moved"
+    (archive / "doc1.txt").unlink()
+    (archive / "doc2.txt").write_text("The pass number for silver-heron is 6.")
+    for one in digest("c", None, config)["rollup"]:
+        assert (one["gone"], one["gone_count"], one["documents"]) == (["doc1.txt"], 1, 8)
 
 
 def test_a_night_without_a_change_does_nothing_and_has_its_answers_and_report(store, archive, config):

@@ -3,12 +3,19 @@
 import csv
 from datetime import timedelta
 
+import pytest
+
+from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.feedback import Reviews, verdicts
-from infra.store.location import Corpus
+from infra.store.location import Corpus, Store
 from memagent.config import load_config
+from memagent.quality.verdicts import right_answer
+from pipelines.ask import digest
 from pipelines.io.answers import answer_rows, answer_table, write_answers
 from pipelines.stages.collect_qa import feedback_rows
+from pipelines.views.counts import corpus_counts
+from tests.support.archives import OTTER, write_archive
 from tests.support.made_up_run import CORPUS, RUN, START, contracts, local_store
 
 
@@ -49,6 +56,38 @@ def test_what_is_not_in_the_document_is_not_found_and_has_no_quote(tmp_path):
     (row,) = (row for row in answer_rows(Corpus(run.store, CORPUS)) if row["reading_id"] == wrong["reading_id"])
     assert (row["found"], row["answer"], row["evidence"], row["review"]) == (False, "", [], "corrected")
     assert row["engine_answer"] == wrong["answer"]
+
+
+def test_counts_and_digests_have_what_people_said(tmp_path, model_folder):
+    run = contracts(local_store(tmp_path), 3)
+    run.save()
+    corpus = Corpus(run.store, CORPUS)
+    before = corpus_counts(corpus)
+    first, second = [row["reading_id"] for row in run.answers if row["found"]][:2]
+    lacking = next(row["reading_id"] for row in run.answers if not row["found"])
+    Table(run.store, "feedback").append([say(first, "corrected", ""), say(second, "corrected", "")])
+    assert corpus_counts(corpus) == before | {"found": before["found"] - 2}
+    Table(run.store, "feedback").append([say(lacking, "corrected", "Utah", at=1)])
+    assert corpus_counts(corpus)["found"] == before["found"] - 1
+    assert corpus_counts(corpus)["found"] == sum(row["found"] for row in answer_rows(corpus))
+
+    store = Store(str(tmp_path / "digests"))
+    scripted = {"engine__kind": "scripted", "engine__model": str(model_folder)}
+    config = load_config(store=store.url, **scripted)
+    write_archive(tmp_path / "docs")
+    remember(Corpus(store, "c"), sources=[str(tmp_path / "docs")])
+    said = digest("c", [OTTER], config)["rollup"][0]
+    found = next(row for row in answer_rows(Corpus(store, "c")) if row["found"])
+    Table(store, "feedback").append([say(found["reading_id"], "corrected", "Utah") | {"corpus": "c"}])
+    night = digest("c", None, config)
+    (corrected,) = night["rollup"]
+    assert (night["readings"]["read_now"], corrected["found"], corrected["changed_count"]) == (0, said["found"], 0)
+    assert ("Utah", 1) in corrected["answers"]
+
+
+@pytest.mark.parametrize("written", ["not found", "Not found.", "Not in the document"])
+def test_our_words_for_no_answer_are_none(written):
+    assert right_answer(written) == "" and right_answer(f"{written}: see annex") != ""
 
 
 def test_a_correction_outlives_the_next_reading_of_the_same_text(tmp_path):

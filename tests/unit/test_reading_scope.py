@@ -3,7 +3,6 @@
 import asyncio
 import json
 from dataclasses import replace
-from datetime import datetime
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from memagent.config import load_config
 from memagent.errors import ConfigError
 from memagent.evaluation import contracts, needles
 from memagent.nano import VERSIONS, bundled
-from memagent.quality.verdicts import Review
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.loop import read
 from memagent.reading.scope import SCOPE_FILE, check_answer, confused, features, load_scope
@@ -167,9 +165,8 @@ def test_other_questions_are_said_before_a_run(caplog):
 
 @pytest.mark.parametrize(("status", "shown"), [("accepted", []), ("corrected", []), ("rejected", [SCOPE.mark])])
 def test_what_people_have_settled_is_not_warned_of(status, shown):
-    answer = {"warnings": [SCOPE.mark]}
-    assert reader_warnings(answer, Review(status, "x", (), datetime(2026, 8, 1))) == shown
-    assert reader_warnings(answer, None) == [SCOPE.mark] and reader_warnings({"warnings": None}, None) == []
+    assert reader_warnings([SCOPE.mark], status) == shown
+    assert reader_warnings([SCOPE.mark], None) == [SCOPE.mark] and reader_warnings(None, None) == []
 
 
 @pytest.mark.parametrize("damage", ["{", '{"reader": 1}', "half"])

@@ -25,6 +25,7 @@ from pipelines.io.answers import cells_of
 from pipelines.io.writer import Link, Row, TableLayout, flat, write_file
 from pipelines.views.memory import histories
 from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
+from pipelines.views.visible_answers import reader_warnings
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter, ListedAnswer, whole
 from pipelines.web.review.pages import Form, access_of, posted, render, service_of, session_of
@@ -287,7 +288,7 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
             "review": "" if item.review == "open" else item.review,
             "engine_answer": "" if failed else item.answer,
             "found": None if failed else item.state == "found" if item.right is None else not absent,
-            "warnings": [f"failed: {item.answer}"] if failed else [*filter(None, item.warnings.split("; "))],
+            "warnings": [f"failed: {item.answer}"] if failed else _warnings(service, item),
             "quote": quote,
             "run_id": item.run_id,
             "reading_id": item.reading_id,
@@ -299,6 +300,12 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
             "confidence_level": item.level or None,
             "answered_at": item.answered_at,
         }
+
+
+def _warnings(service: ReviewService, item: ListedAnswer) -> list[str]:
+    source = _source(service, item, item.content_hash)
+    of_reader, of_text = (text.split("; ") if text else [] for text in (item.warnings, source and source["warnings"]))
+    return [*reader_warnings(of_reader, item.review), *of_text]
 
 
 def export(request: Request) -> Response:

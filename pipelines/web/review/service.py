@@ -25,7 +25,7 @@ from infra.store.schemas import ANSWERS
 from infra.system.processes import end_process, ends_with_us, environment_of_children
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
-from memagent.quality.verdicts import Verdict
+from memagent.quality.verdicts import Verdict, right_answer
 from memagent.reading.folding import locate
 from memagent.records import TextSpan, mended, stable_hash
 from pipelines.run_names import new_run_id
@@ -197,10 +197,10 @@ class ReviewService:
         """
         if item.state == "failed":
             raise UsageError("this reading failed: there is no answer to judge")
-        answer, comment = mended(opinion.answer.strip()), mended(opinion.comment.strip())
-        if max(len(answer), len(comment)) > MOST_CHARS:
+        written, comment = mended(opinion.answer.strip()), mended(opinion.comment.strip())
+        if max(len(written), len(comment)) > MOST_CHARS:
             raise UsageError(f"answers and comments have at most {MOST_CHARS:,} characters")
-        if opinion.said == "corrected" and not answer:
+        if opinion.said == "corrected" and not written:
             raise UsageError("write the right answer, or select it in the document; or say “Not in the document”")
         if opinion.said == "comment" and not comment:
             raise UsageError("the comment is empty")
@@ -210,7 +210,7 @@ class ReviewService:
             "comment": comment,
             "decides": opinion.decides and opinion.said != "comment",
         }
-        if opinion.said == "corrected":
+        if opinion.said == "corrected" and (answer := right_answer(written)):
             row["answer"], row["spans"] = answer, self._spans(item, opinion, document)
         return self._keep(row, item)
 
