@@ -262,7 +262,7 @@ def _decode(path: Path, data: bytes, line: int) -> str:
 
 def _parse(path: Path, text: str, line: int) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text.rstrip("\r\n"))  # where it is cut off, the error names its last line
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{path}, line {line + error.lineno - 1}, column {error.colno}: not JSON ({error.msg}). "

@@ -121,6 +121,8 @@ def policy(store: Store, wanted: str) -> PolicyRow:
         ]
     if len(matching) == 1:
         return matching[0]
+    if version == "shipped":
+        raise UsageError(f"{wanted!r} is the model itself, no version of it: memagent policies rollback returns to it")
     if matching:
         raise UsageError(f"{wanted!r} may be any of {_listed(matching)}: give more of the id")
     raise UsageError(f"no policy {wanted!r} in {store.url}. There are: {_listed(rows) or 'none'}.")

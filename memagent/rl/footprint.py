@@ -178,7 +178,7 @@ def model_shard(shape: ModelShape, recipe: Recipe) -> MemoryPart:
     """Return the weights of a rank, which stay on its GPU also while it is an engine's turn."""
     learner, width = recipe.learner, _width(recipe)
     shards = learner.world_size if learner.zero_stage == 3 else 1
-    why = f"{_count(shape.parameters)} x {width} bytes" + (f" / {shards} ranks" if shards > 1 else "")
+    why = f"{counted(shape.parameters)} x {width} bytes" + (f" / {shards} ranks" if shards > 1 else "")
     return MemoryPart("weights", shape.parameters * width / shards, why)
 
 
@@ -190,7 +190,7 @@ def optimizer_states(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     def part(name: str, width: int, since: int) -> MemoryPart:
         shards = learner.world_size if learner.zero_stage >= since else 1
         share = f" / {shards} ranks" if shards > 1 else ""
-        return MemoryPart(name, trained * width / shards, f"{_count(trained)} x {width} bytes{share}")
+        return MemoryPart(name, trained * width / shards, f"{counted(trained)} x {width} bytes{share}")
 
     return [
         part("gradients", _FLOAT32, 2),
@@ -204,7 +204,7 @@ def reference(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     if not recipe.loss.kl_coef:
         return []
     width = _width(recipe)
-    return [MemoryPart("reference", shape.parameters * width, f"{_count(shape.parameters)} x {width} bytes, whole")]
+    return [MemoryPart("reference", shape.parameters * width, f"{counted(shape.parameters)} x {width} bytes, whole")]
 
 
 def _layer_elements(shape: ModelShape, dtype: str) -> float:
@@ -222,13 +222,15 @@ def disk(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     checkpoint = 3 * trained * _FLOAT32
     return [
         MemoryPart(
-            "checkpoints", 2 * checkpoint, f"{_count(trained)} x 12 bytes, the last one and the one being written"
+            "checkpoints",
+            2 * checkpoint,
+            f"{counted(trained)} x 12 bytes, the last one and the one being written",
         ),
-        MemoryPart("best weights", 2 * whole * 2, f"{_count(whole)} x 2 bytes, the best and the one being written"),
+        MemoryPart("best weights", 2 * whole * 2, f"{counted(whole)} x 2 bytes, the best and the one being written"),
         MemoryPart(
             "temporary, all nodes together",
             checkpoint / 3 + whole * 2,
-            f"{_count(trained)} x 4 bytes, a part of a checkpoint that is uploaded, and the exported model",
+            f"{counted(trained)} x 4 bytes, a part of a checkpoint that is uploaded, and the exported model",
         ),
     ]
 
@@ -301,5 +303,6 @@ def learner_flops(shape: ModelShape, recipe: Recipe, tokens: StepTokens) -> floa
     return passes * shape.forward_flops(tokens.computed, tokens.attended)
 
 
-def _count(parameters: float) -> str:
+def counted(parameters: float) -> str:
+    """Format a number of parameters: 1.75 billion, 3.2 million."""
     return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.1f} million"

@@ -194,11 +194,15 @@ def fit_rows(rows: Sequence[Qa]) -> list[Qa]:
     """Return the rows that a policy can learn from: those that it does not always answer right, nor always wrong.
 
     Raises:
-        UsageError: no row is left, or none has an answer to find: a policy would learn a constant answer.
+        UsageError: there is no row, none is left, or none has an answer to find: a policy would learn to say one thing.
     """
+    if not rows:
+        raise UsageError("there are no rows to train on: memagent harvest CORPUS, or give --data FILE")
     kept = [row for row in rows if row.pass_rate is None or 0 < row.pass_rate < 1]
     if not kept:
-        raise UsageError(f"of {len(rows)} rows none can be trained on: all have pass rate 0 or 1")
+        raise UsageError(
+            f"of {len(rows)} rows none can be trained on: the reader answers all of them always right or always wrong"
+        )
     if len({frozenset(row.answers) for row in kept}) < 2 and len(kept) > 1:
         raise UsageError(
             f"all {len(kept)} rows have the same answer: a policy would learn to say nothing else. Harvest more, "

@@ -113,25 +113,28 @@ class Pace:
 
 
 def pace(store: Store, reader: ReaderSpec, config: Config) -> Pace:
-    """Expect the pace of the last run of the same policy on this store; before there is one, by the model's size."""
+    """Expect the pace of the last run of the same policy on this store; before there is one, by the model's size.
+
+    A short run tells little, and counts where there is no longer one.
+    """
     return _by_last_run(store, reader, config) or _by_size(reader, config)
 
 
 def _by_last_run(store: Store, reader: ReaderSpec, config: Config) -> Pace | None:
     runs = Table(store, "runs").read(columns=["run_id", "summary", "ended_at"], filters=ENDED).sort_by("ended_at")
+    like = (reader.policy.name, config.engine.kind)
+    short: Pace | None = None
     for row in reversed(runs.to_pylist()):
         summary = json.loads(row["summary"])
-        if (
-            summary.get("policy") == reader.policy.name
-            and summary.get("engine") == config.engine.kind
-            and summary.get("conversations", 0) >= _LEAST_CONVERSATIONS
-            and summary.get("engine_seconds", 0) > 1
-        ):
-            engines = summary["config"]["pool"]["max_size"]
-            rate = summary["conversations"] / summary["engine_seconds"] / engines * config.pool.max_size
-            start = summary.get("stage_seconds", {}).get("read", 0.0) - summary["engine_seconds"]
-            return Pace(rate, max(0.0, start), f"run {row['run_id']}")
-    return None
+        conversations, seconds = summary.get("conversations", 0), summary.get("engine_seconds", 0)
+        if (summary.get("policy"), summary.get("engine")) != like or not conversations or seconds <= 1:
+            continue
+        rate = conversations / seconds / summary["config"]["pool"]["max_size"] * config.pool.max_size
+        start = max(0.0, summary.get("stage_seconds", {}).get("read", 0.0) - seconds)
+        if conversations >= _LEAST_CONVERSATIONS:
+            return Pace(rate, start, f"run {row['run_id']}")
+        short = short or Pace(rate, start, f"run {row['run_id']}, a short one")
+    return short
 
 
 def _by_size(reader: ReaderSpec, config: Config) -> Pace:

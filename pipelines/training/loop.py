@@ -184,7 +184,8 @@ class Loop:
             self.state.best_step = self.state.step
             await self._write(RankActor.export_to, self.checkpoints.best(self.state.step))
         stale = self.state.stale >= stage.patience
-        self.state.done = f"no better for {self.state.stale} validations" if stale else f"{self.state.step} steps"
+        steps = f"{self.state.step} step{'s' if self.state.step != 1 else ''}"
+        self.state.done = f"{steps}: no better for {self.state.stale} validations" if stale else steps
         self.checkpoints.commit(self.state)
         return self.state
 

@@ -18,6 +18,7 @@ from memagent.rl.footprint import (
     MemoryPart,
     ModelShape,
     StepTokens,
+    counted,
     disk,
     learner_flops,
     model_shard,
@@ -26,6 +27,7 @@ from memagent.rl.footprint import (
     reference,
     step_tokens,
 )
+from pipelines.views.formatting import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share
     room = share * gpu.gib * GIB - weights - 2 * GIB
     tokens = max(0.0, room) / (shape.kv_bytes() / size)
     return [
-        MemoryPart("weights", weights, f"{shape.parameters / 1e9:.2f} billion x 2 bytes / {size} GPUs"),
+        MemoryPart("weights", weights, f"{counted(shape.parameters)} x 2 bytes / {size} GPUs"),
         MemoryPart("steps", 2 * GIB, "activations and graphs of a step"),
         MemoryPart("key-value cache", max(0.0, room), f"{tokens:,.0f} tokens, what is left of {share:.0%} of the GPU"),
     ]
@@ -245,7 +247,7 @@ def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share
 
 def _host_memory(shape: ModelShape, recipe: Recipe, size: int, per_node: int) -> list[MemoryPart]:
     """Return what main memory holds for a GPU: weights on their way to engines, and what waits for its turn."""
-    count, whole = f"{shape.parameters / 1e9:.2f} billion x 2 bytes", shape.parameters * 2
+    count, whole = f"{counted(shape.parameters)} x 2 bytes", shape.parameters * 2
     parts = []
     if recipe.learner.weight_sync == "files":
         why = f"{count}, twice a node: in Ray's object store, and as files that its engines share"
@@ -357,9 +359,10 @@ def show_plan(made: TrainingPlan, recipe: Recipe, better: tuple[list[str], Train
     phases = ", ".join(f"{name} {minutes:.1f}" for name, minutes in made.minutes.items())
     steps = recipe.stage.max_steps
     console.print(
-        f"about {made.step_minutes:.1f} minutes a step ({phases}), {made.step_minutes * steps / 60:.0f} hours for "
-        f"{steps} steps; assumed: {LEARNER_SHARE:.0%} of the peak in the learner, {PREFILL_SHARE:.0%} in prompts, "
-        f"{DECODE_SHARE:.0%} of the memory bandwidth in sampling; communication is not counted"
+        f"about {made.step_minutes:.1f} minutes a step ({phases}), {duration(60 * made.step_minutes * steps)} for "
+        f"{steps} step{'s' if steps != 1 else ''}; assumed: {LEARNER_SHARE:.0%} of the peak in the learner, "
+        f"{PREFILL_SHARE:.0%} in prompts, {DECODE_SHARE:.0%} of the memory bandwidth in sampling; communication is not "
+        "counted"
     )
     for problem in made.problems:
         console.print(f"[bold red]does not fit[/]: {problem}")

@@ -214,7 +214,13 @@ def test_a_dry_run_estimates_by_the_last_run_and_its_engine_start(store, archive
     }
     at = now()
     row = {"corpus": "other", "run_id": "r1", "kind": "ask", "status": "completed", "started_at": at, "ended_at": at}
-    Table(store, "runs").append([{**row, "config": "{}", "summary": json.dumps(summary)}])
+    row["config"] = "{}"
+    short = {**row, "run_id": "r0", "summary": json.dumps({**summary, "conversations": 20})}
+    Table(store, "runs").append([short])
+    dry = ask_dry_run(Target(corpus), [OTTER], config)
+    assert dry["estimate_from"] == "run r0, a short one"
+    assert dry["estimated_seconds"] == pytest.approx(dry["conversations"] / 2 + 30, abs=0.1)
+    Table(store, "runs").append([{**row, "summary": json.dumps(summary)}, {**short, "run_id": "r2"}])
     dry = ask_dry_run(Target(corpus), [OTTER], config)
     assert dry["estimate_from"] == "run r1"
     assert dry["estimated_seconds"] == pytest.approx(dry["conversations"] / 20 + 30, abs=0.1)

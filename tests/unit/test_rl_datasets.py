@@ -271,8 +271,10 @@ def test_rows_that_teach_nothing_are_refused():
     rates = (None, 0.0, 0.5, 1.0)
     rows = [Qa(f"q{rate}", (f"a{rate}",), ("h",), ("d",), "gold", pass_rate=rate) for rate in rates]
     assert [row.pass_rate for row in fit_rows(rows)] == [None, 0.5]
-    with pytest.raises(UsageError, match="all have pass rate 0 or 1"):
+    with pytest.raises(UsageError, match="always right or always wrong"):
         fit_rows([Qa("q", ("a",), ("h",), ("d",), "gold", pass_rate=1.0)])
+    with pytest.raises(UsageError, match="there are no rows"):
+        fit_rows([])
     with pytest.raises(UsageError, match="same answer"):
         fit_rows([Qa(f"q{i}", ("a",), ("h",), ("d",), "gold") for i in range(3)])
     with pytest.raises(UsageError, match="no rows"):
