@@ -202,9 +202,14 @@ def has_documents(corpus: Corpus) -> bool:
 
 def check_documents(corpus: Corpus) -> None:
     """Raises UsageError: the corpus has no documents."""
-    if not has_documents(corpus):
-        name = corpus.name
-        raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: memagent ingest {name} FOLDER")
+    if has_documents(corpus):
+        return
+    name, states = corpus.name, Counter(current_sources(corpus, ["state"])["state"].to_pylist())
+    failed, read = states["failed"], states["read"]
+    why = f"{failed} of its sources could not be read: memagent quarantine {name} says why" if failed else ""
+    textless = f"{read} of its sources {'have' if read > 1 else 'has'} no text" if read else ""
+    advice = "; ".join(filter(None, (textless, why))) or f"memagent ingest {name} FOLDER"
+    raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: {advice}")
 
 
 def documents_count(corpus: Corpus) -> int:

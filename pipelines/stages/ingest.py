@@ -5,6 +5,7 @@ read once its row in the sources table is committed, after its documents; so a k
 again.
 """
 
+import logging
 import os
 import threading
 import time
@@ -45,12 +46,15 @@ from infra.system.naming import quoted, unquoted
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError, UsageError
 
+_log = logging.getLogger("memagent.ingest")
 _BLOCK_BYTES = 32 * 2**20
 _BLOCK_SOURCES = 500
 _BLOCKS = 8
 """Blocks of a large ingest at least: small enough that no worker waits long for the last one."""
 _FEW_SOURCES, _FEW_BYTES = 1_000, 32 * 2**20
 """Sources that are parsed for this process by one child, in about the time that Ray takes to start."""
+_NAMED = 5
+"""Sources without text that are named."""
 _AGAIN = {"vanished", "unreadable", "not-a-file"}
 """Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""
 
@@ -122,8 +126,10 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
     commits = DocumentCommits(corpus, run_id, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
+    textless: list[str] = []
     for block in _parse_all(plan.work, _Job(corpus, run_id, started_at, config.ingest)):
         commits.add(block["files"])
+        textless = [*textless, *block["textless"]][:_NAMED]
         reasons.update(block["refused"])
         tally.update(block["counts"])
         counts = {key: tally[key] for key in ("done", "documents", "bytes")}
@@ -137,6 +143,9 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
     commits.commit()
     for name in ("documents", "sources"):
         Table(corpus.store, name).compact(corpus.name)
+    if count := tally["textless"]:
+        more = f" and {count - len(textless):,} more" if count > len(textless) else ""
+        _log.warning("%d source%s without text: %s%s", count, "s" if count > 1 else "", ", ".join(textless), more)
     return IngestSummary(
         corpus=corpus.name,
         run_id=run_id,
@@ -180,7 +189,10 @@ class _ParsedBlock(TypedDict):
 
     counts: dict[str, int]
     """Sources ``done`` (``new``, ``changed``, ``failed``), their ``bytes``; ``documents`` written, of which
-    ``with_warnings``, their ``chars``; ``empty`` sources and rows, and ``excluded`` ones that were forgotten."""
+    ``with_warnings``, their ``chars``; ``empty`` sources and rows, ``textless`` sources that have only such, and
+    ``excluded`` ones that were forgotten."""
+    textless: list[str]
+    """The first of these sources."""
     refused: dict[str, int]
     """Sources and rows by the reason for which they were refused."""
     files: DocumentFiles
@@ -239,10 +251,14 @@ def _parse_block(block: pa.Table, job: _Job) -> _ParsedBlock:
     present = PresentDocuments(corpus, old)
     parse = partial(_parse_source, present=present, writer=writer, gone=forgotten(corpus), job=job)
     counts, refused = Counter[str](), Counter[str]()
+    textless: list[str] = []
     for item in items:
         counts.update(done=1, bytes=item["size"])
-        counts.update(parse(item, refused=refused))
-    return {"counts": dict(counts), "refused": dict(refused), "files": writer.take_files()}
+        made = parse(item, refused=refused)
+        counts.update(made)
+        if made["textless"] and len(textless) < _NAMED:
+            textless.append(item["source"])
+    return {"counts": dict(counts), "refused": dict(refused), "textless": textless, "files": writer.take_files()}
 
 
 class _WorkItem(TypedDict):
@@ -316,8 +332,15 @@ def _parse_source(
         writer.delete(present.documents(before.values()))
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    counts = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
-    return {kind: 1, "excluded": excluded, **counts}
+    textless = kind != "failed" and not documents
+    counts = {
+        "textless": int(textless and not excluded),
+        "documents": written,
+        "chars": chars,
+        "with_warnings": warned,
+        "empty": refusals.empty,
+    }
+    return {"excluded": 1, **counts} if textless and excluded else {kind: 1, "excluded": excluded, **counts}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:

@@ -17,7 +17,7 @@ import pytest
 
 from infra.sources.diff import IngestPlan, make_plan
 from infra.store.delta import Table
-from infra.store.documents import current_documents, current_sources, document_texts, quarantined
+from infra.store.documents import check_documents, current_documents, current_sources, document_texts, quarantined
 from infra.store.location import Corpus, Store, file_system
 from infra.store.runs import IngestSummary
 from memagent.config import Config, IngestConfig
@@ -388,3 +388,17 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_sources_without_text_are_named_and_a_corpus_of_such_says_why_it_has_no_documents(tmp_path, caplog):
+    run, place = Run(Store(str(tmp_path / "store"))), Place(str(tmp_path / "in"))
+    for n in range(7):
+        place.put(f"{n}.txt", " ")
+    assert run(place.url)["empty"] == 7
+    assert "7 sources without text: " in caplog.text and "4.txt and 2 more" in caplog.text
+    with pytest.raises(UsageError, match="7 of its sources have no text$"):
+        check_documents(Corpus(run.store, "c"))
+    place.put("b.pdf", b"%PDF-1.7")
+    run(place.url)
+    with pytest.raises(UsageError, match="no text; 1 of its sources could not be read: memagent quarantine c says why"):
+        check_documents(Corpus(run.store, "c"))
