@@ -297,7 +297,7 @@ def _parse_source(
     refusals = Refusals(writer, item["source"], options.max_refused)
     before = present.rows_of(item["was"], item["source"])
     stamp = item["stamp"]
-    kind: Literal["new", "changed", "failed"] = "changed" if item["known"] else "new"
+    kind: Literal["new", "changed", "failed", "excluded"] = "changed" if item["known"] else "new"
     try:
         path, name = path_of(item["source"], item["path"]), item["source"].rsplit("/", 1)[-1]
         for record in _guard(options).parse(path, name):
@@ -333,14 +333,10 @@ def _parse_source(
     state = "failed" if kind == "failed" else "read"
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
     textless = kind != "failed" and not documents
-    counts = {
-        "textless": int(textless and not excluded),
-        "documents": written,
-        "chars": chars,
-        "with_warnings": warned,
-        "empty": refusals.empty,
-    }
-    return {"excluded": 1, **counts} if textless and excluded else {kind: 1, "excluded": excluded, **counts}
+    if textless and excluded:
+        kind, excluded = "excluded", 0
+    made = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
+    return {"textless": int(textless and kind != "excluded"), "excluded": excluded, kind: 1, **made}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:
