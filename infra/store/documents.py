@@ -205,10 +205,11 @@ def check_documents(corpus: Corpus) -> None:
     if has_documents(corpus):
         return
     name, states = corpus.name, Counter(current_sources(corpus, ["state"])["state"].to_pylist())
-    failed, read = states["failed"], states["read"]
-    why = f"{failed} of its sources could not be read: memagent quarantine {name} says why" if failed else ""
-    textless = f"{read} of its sources {'have' if read > 1 else 'has'} no text" if read else ""
-    advice = "; ".join(filter(None, (textless, why))) or f"memagent ingest {name} FOLDER"
+    said = {
+        f"sources without text: {states['read']}": states["read"],
+        f"sources that could not be read: {states['failed']} (memagent quarantine {name} says why)": states["failed"],
+    }
+    advice = "; ".join(text for text, count in said.items() if count) or f"memagent ingest {name} FOLDER"
     raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: {advice}")
 
 

@@ -217,11 +217,7 @@ class MapReduce:
         *,
         window_tokens: int | None = None,
     ) -> None:
-        """Take what `Reading` takes, and the tokens of notes that one conversation holds at most.
-
-        Raises:
-            ConfigError: the window holds no segment.
-        """
+        """Take what `WindowReading` takes; one conversation holds at most `window_tokens` of notes."""
         self._window = widened(spec, window_tokens).config.segment_tokens
         self._prompts = spec.prompts
         spans = spec.config.model_copy(update={"parallel_spans": max(1, len(request.stream))})
