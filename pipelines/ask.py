@@ -29,7 +29,7 @@ from memagent.errors import UsageError
 from memagent.questions import load_questions
 from memagent.records import Question, stable_hash
 from pipelines.run_names import run_id_or_new
-from pipelines.runs import Recorder, answers_fingerprint, finish, repeat
+from pipelines.runs import Recorder, finish, repeat
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import Chosen, PlanRequest
@@ -308,11 +308,9 @@ def digest(
 
 def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, str]:
     """Return hashes of all that a digest depends on: its own answers, of which a repair may have dropped some, too."""
-    reader = reading.reader
+    reader, corpus = reading.reader, reading.corpus
     return {
-        "documents": Table(reading.corpus.store, "documents").fingerprint(reading.corpus.name),
-        "answers": answers_fingerprint(reading.corpus),
-        "verdicts": Table(reading.corpus.store, "feedback").fingerprint(reading.corpus.name),
+        **{name: Table(corpus.store, name).fingerprint(corpus.name) for name in ("documents", "answers", "feedback")},
         "questions": stable_hash([asdict(question) for question in questions]),
         "policy": reader.policy.policy_id,
         "config": reader.config_hash,

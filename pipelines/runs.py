@@ -155,7 +155,7 @@ def finish(
     if kind == "digest":
         extra["rollup"] = answers.rollup
         if "inputs" in extra:  # compared by the next digest, which begins with the answers of this one
-            extra["inputs"] = {**extra["inputs"], "answers": answers_fingerprint(corpus)}
+            extra["inputs"] = {**extra["inputs"], "answers": Table(corpus.store, "answers").fingerprint(corpus.name)}
         extra["quality"] = quality_of(answers.fresh, result.counts, failed=result.failed.total()).as_dict()
     elif answers.withheld:
         extra["withheld_answers"] = {
@@ -168,11 +168,6 @@ def finish(
     if digest is not None and not withheld:
         mark_released(corpus, fresh)
     return summary
-
-
-def answers_fingerprint(corpus: Corpus) -> str:
-    """Return a hash of the files that hold a corpus's answers."""
-    return Table(corpus.store, "answers").fingerprint(corpus.name)
 
 
 def _summary(
