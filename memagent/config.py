@@ -366,15 +366,17 @@ def reading_defaults(folder: Path) -> Json:
     """Return the reading keys that a model folder's ``reading.json`` sets; none where there is no such file.
 
     Raises:
-        ConfigError: it is no JSON.
+        ConfigError: it is no JSON object.
     """
     path = folder / "reading.json"
     if not path.is_file():
         return {}
     try:
         data: Json = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} is no JSON object")
     return data
 
 

@@ -16,7 +16,7 @@ from memagent.records import Json
 class Section(BaseModel):
     """A part of a configuration: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Environment(BaseSettings):

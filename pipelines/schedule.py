@@ -111,7 +111,7 @@ def note_told(notice: Notice, corpus: Corpus) -> None:
     """Remember that something was told."""
 
     def change(before: bytes | None) -> bytes:
-        told: dict[str, list[str]] = json.loads(before or b"{}")
+        told = _parsed(before or b"{}")
         scheduled = notice["run"]["date"]
         told[scheduled] = sorted({*told.get(scheduled, []), notice["problem"]})
         return json.dumps(dict(sorted(told.items())[-_TOLD:]), indent=1).encode()
@@ -121,10 +121,19 @@ def note_told(notice: Notice, corpus: Corpus) -> None:
 
 def _told(corpus: Corpus) -> dict[str, list[str]]:
     try:
-        told: dict[str, list[str]] = json.loads(corpus.store.read_bytes("runs", f"{corpus.name}.json"))
+        return _parsed(corpus.store.read_bytes("runs", f"{corpus.name}.json"))
     except FileNotFoundError:
         return {}
-    return told
+
+
+def _parsed(data: bytes) -> dict[str, list[str]]:
+    """Return what was told, by day; nothing where the file is damaged: it is told again."""
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    days = told.items() if isinstance(told, dict) else ()
+    return {day: problems for day, problems in days if isinstance(problems, list)}
 
 
 def _status(scheduled: ScheduledRun) -> ScheduledRunStatus:

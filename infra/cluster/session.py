@@ -291,7 +291,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
 
     Args:
         config: the configuration, with `ray.jobs_address`.
-        argv: the command's arguments; its result is printed as JSON.
+        argv: the command's arguments (`pipelines.flows.parameters.command`).
         submission: the job's name.
         line: is given each line of the job's output as it comes.
         owner: names the server whose flow run it is of.
@@ -316,7 +316,7 @@ def run_job(config: Config, argv: list[str], submission: str, line: Callable[[st
         client.submit_job(
             submission_id=submission,
             # The cluster's interpreter, by absolute path where it is this machine's.
-            entrypoint=shlex.join([ray.python or sys.executable, "-m", "memagent", *argv, "--json"]),
+            entrypoint=shlex.join([ray.python or sys.executable, "-m", "memagent", *argv]),
             metadata={_OWNER: owner},
             entrypoint_num_cpus=ray.job_cpus or None,
             entrypoint_memory=round(ray.job_memory_gib * 2**30) if ray.job_cpus else None,

@@ -7,6 +7,7 @@ All of `erase` can be repeated.
 
 import gzip
 import json
+import zlib
 from datetime import timedelta
 from typing import TypedDict
 
@@ -156,11 +157,7 @@ def _delete_copies(corpus: Corpus) -> None:
     gone = [*store.list("damaged", suffix=""), *store.list(PROMOTIONS, suffix="")]
     gone += [path for path in store.sizes(suffix=_ASIDE, hidden=True) if _HEARTBEAT not in path]
     if "harvest" in Table(store, "runs").read(corpus.name, ["kind"])["kind"].to_pylist():
-        gone += [
-            path
-            for path in store.list(TRAININGS, suffix=".jsonl.gz")
-            if _SAMPLE in gzip.decompress(store.fs.cat_file(path))
-        ]
+        gone += [path for path in store.list(TRAININGS, suffix=".jsonl.gz") if _may_hold_rows(store.fs.cat_file(path))]
     for path in gone:
         store.delete(path)
     local = Store(str(cache_folder()))
@@ -168,10 +165,19 @@ def _delete_copies(corpus: Corpus) -> None:
         local.delete(path)
 
 
+def _may_hold_rows(data: bytes) -> bool:
+    try:
+        return _SAMPLE in gzip.decompress(data)
+    except (EOFError, OSError, zlib.error):  # cut off by a kill or damaged: nobody can say
+        return True
+
+
 def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:
     for table, column, values in (
         ("texts", "content_hash", forgetting["content_hashes"]),
         ("documents", "doc_id", forgetting["doc_ids"]),
+        # Documents that are gone had these texts, and those that stay may have had them once.
+        ("documents", "content_hash", forgetting["content_hashes"]),
         ("sources", "source", forgetting["sources"]),
         ("segmented", "part", forgetting["parts"]),  # the other documents of the part are segmented again
         ("answers", "reading_id", forgetting["reading_ids"]),

@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import lzma
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -141,7 +143,17 @@ def _pieces(store: Store, path: str) -> Iterator[bytes]:
             return
     except (pa.ArrowException, OSError):
         pass  # no Parquet: it is searched as it is
-    with store.fs.open(path, "rb", compression="infer") as stream:
+    try:
+        yield from _overlapping(store, path, "infer")
+    except FileNotFoundError:
+        raise
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        _log.warning("%s cannot be inflated (%s): it is searched as it is", path, error)
+        yield from _overlapping(store, path, None)
+
+
+def _overlapping(store: Store, path: str, compression: str | None) -> Iterator[bytes]:
+    with store.fs.open(path, "rb", compression=compression) as stream:
         before = b""
         while data := stream.read(_PIECE):
             yield before + data

@@ -18,9 +18,10 @@ from infra.sources.odt import parse_odt
 from infra.sources.office import check_archive
 from infra.sources.pdf import parse_pdf
 from infra.sources.pptx import parse_pptx
-from infra.sources.tabular import parse_csv, parse_json, parse_json_lines, parse_parquet
+from infra.sources.tabular import ID_CHARS, parse_csv, parse_json, parse_json_lines, parse_parquet
 from infra.sources.text import parse_markdown, parse_rtf, parse_text
 from infra.sources.word import parse_docx
+from infra.system.naming import quoted
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.registry import Registry
@@ -42,10 +43,16 @@ def _parse_zip(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
     file = seekable(stream)
     check_archive(file, request, "zip archive", ".zip")
     with zipfile.ZipFile(file) as archive:
+        seen: set[str] = set()
         for entry in archive.infolist():
-            path = posixpath.normpath(f"/{_path_in_archive(entry)}").lstrip("/")
+            path = quoted(posixpath.normpath(f"/{_path_in_archive(entry)}").lstrip("/"))
             if entry.is_dir() or any(map(is_passed_over, path.split("/"))):
                 continue
+            if path in seen or len(path) > ID_CHARS:
+                why = "an earlier file has this path" if path in seen else f"it has more than {ID_CHARS} characters"
+                yield Refused(path[:ID_CHARS], "duplicate-id" if path in seen else "long-id", why)
+                continue
+            seen.add(path)
             if entry.flag_bits & _IS_ENCRYPTED:
                 yield Refused(path, "encrypted", "it asks for a password; pack it without one")
                 continue

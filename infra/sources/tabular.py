@@ -21,7 +21,7 @@ from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
 _LOOK_AHEAD = 100
-_ID_CHARS = 1000
+ID_CHARS = 1000
 _NO_COLUMN = ("no-column", "missing-id")
 """Reasons that, if all rows have them, mean that the options name another table's columns."""
 
@@ -56,8 +56,8 @@ class RowReader:
             if value is None or value == "" or isinstance(value, (list, dict)):
                 detail = f"it has no id in {options.id_column!r}; see ingest.id_column"
                 return Refused(row, "missing-id", detail)
-            if len(str(value)) > _ID_CHARS:
-                return Refused(str(number), "long-id", f"its id has more than {_ID_CHARS} characters")
+            if len(str(value)) > ID_CHARS:
+                return Refused(str(number), "long-id", f"its id has more than {ID_CHARS} characters")
             row = quoted(str(value), safe="#")
             if row in self._seen:
                 return Refused(str(number), "duplicate-id", f"an earlier row has the id {row[:100]!r}")

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import re
 import shutil
 import time
 import uuid
@@ -36,6 +37,10 @@ _FIRST_SECONDS = 5
 """Then also the time that a server has to take a connection."""
 _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409", "NoSuchKey", "404")
 """Codes of a condition that does not hold; the last two where the file was deleted meanwhile."""
+
+
+_ODD = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]\\\x00-\x1f\x7f]")
+"""In a path, deltalake takes it for something else."""
 
 
 class Store:
@@ -90,7 +95,9 @@ class Store:
         return "/".join([root, *parts])
 
     def delta_uri(self, table: str) -> str:
-        """Return the address of a Delta table, as deltalake takes it."""
+        """Return the address of a Delta table for deltalake. Raises ConfigError: it would take it for another."""
+        if odd := _ODD.search(self.url):
+            raise ConfigError(f"store {self.url!r}: Delta tables cannot be in a folder with {odd[0]!r} in its name")
         return f"{self.url}/{table}"
 
     @property

@@ -119,7 +119,9 @@ def scheduled_runs(
     by_day: dict[date, list[Digest]] = {}
     for digest in sorted(digests, key=lambda digest: digest.started_at):
         by_day.setdefault(config.of(digest.started_at), []).append(digest)
-    day = max([config.of(now), *by_day])
+    today = config.of(now)
+    # One whose machine's clock was wrong may lie in the future: it must not hide what is due.
+    day = max([today, *(day for day in by_day if day <= today + _DAY)])
     first = min([first, *by_day] if first else by_day, default=None)
     while first is not None and day >= first:
         yield _of_day(day, by_day.get(day, []), config, now)

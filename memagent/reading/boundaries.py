@@ -98,7 +98,7 @@ _LONGEST = 2_000
 def grapheme_start(text: str, at: int) -> int:
     """Return where the grapheme cluster of the code point at `at` begins; at the end of the text, `at` itself."""
     if at < len(text) and _FLAGS.fullmatch(text, at, at + 1):  # two letters are a flag, from the first of a run on
-        return at - len(_FLAGS.match(text, 0, at)[0]) % 2
+        return at - len(_FLAGS.match(text, max(0, at - _LONGEST), at)[0]) % 2
     first = at
     # Between two characters that never join any other, a cluster begins.
     while 0 < first < len(text) and at - first < _LONGEST and not _apart(text, first):

@@ -91,7 +91,8 @@ def _source(model: str, config: Mapping[str, Any]) -> str | None:
         return file.read_text(encoding="utf-8")
     found = config.get("chat_template")
     if isinstance(found, list):  # several, by name
-        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
+        named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
+        found = next((one.get("template") for one in named), None)
     return found if isinstance(found, str) else None
 
 

@@ -25,9 +25,9 @@ _VOWELLED = r"[\p{Arabic}\p{Hebrew}\p{Syriac}\p{Greek}]"
 _CHANGED = regex.compile(
     rf"""(?V1x)
     # Most of a text needs no look: letters that no mark follows, and single spaces between them.
-    (?! [!-,.-~](?!\p{{M}}) | (?<!{_BESIDE}\p{{DI}}*)\ [!-,.-~]) (?:
+    (?! [!-,.-~](?!\p{{M}}) | (?<!{_BESIDE}\p{{DI}}{{0,30}})\ [!-,.-~]) (?:
     (?P<none> (?<=[\p{{L}}\p{{M}}]) [-\u2010\u2011\u00AD] (?:[^\S\n]*+\n\s*+)? (?=\p{{L}})
-            | \u00AD\s*+\n\s*+ | [\p{{DI}}\u0640]++ | (?<={_BESIDE}\p{{DI}}*)\s++ | \s++(?=\p{{DI}}*{_BESIDE}) )
+            | \u00AD\s*+\n\s*+ | [\p{{DI}}\u0640]++ | (?<={_BESIDE}\p{{DI}}{{0,30}})\s++ | \s++(?=\p{{DI}}*{_BESIDE}) )
   | (?P<dash> \s*+\p{{Dash}}[\p{{Dash}}\s]*+ )
   | (?P<space> [^\S\ ]\s*+ | \ \s++ )
   | (?P<quote> [{_SINGLE_QUOTES[1:]}{_DOUBLE_QUOTES[1:]}] )
@@ -47,7 +47,7 @@ _CHANGED_ASCII = re.compile(
     """
 )
 """What the pattern above finds where a text is ASCII."""
-_MARKS = regex.compile(rf"(?V1)(?<={_VOWELLED}\p{{M}}*)\p{{M}}|(?<=i)\u0307")
+_MARKS = regex.compile(rf"(?V1)(?<={_VOWELLED}\p{{M}}{{0,30}})\p{{M}}|(?<=i)\u0307")
 _ALIKE = str.maketrans("\u06cc\u0649\u06a9\u2044", "\u064a\u064a\u0643/")
 
 

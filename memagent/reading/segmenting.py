@@ -7,6 +7,7 @@ it, so a document that grew keeps its segments up to the first change.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import chain
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -120,7 +121,7 @@ class _Part(NamedTuple):
         if end > first:
             return end
         # A single cluster has more tokens: cut it between two of its characters.
-        ends = [*range(limit, first, -1), *range(limit + 1, len(self.ids))]
+        ends = chain(range(limit, first, -1), range(limit + 1, len(self.ids)))
         return next((end for end in ends if self._begins_character(end)), len(self.ids))
 
     def _may_begin(self, token: int) -> bool:

@@ -89,21 +89,21 @@ def _keys(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 Value = str | int | bool | Sequence[str] | None
 
 
-def command(*words: str, **options: Value) -> list[str]:
-    """Return a command line of `memagent`.
+def command(name: str, *words: str, **options: Value) -> list[str]:
+    """Return a command line of `memagent` that prints JSON: no word of a caller is an option, whatever it begins with.
 
     A list repeats its option, True and False are ``--name`` and ``--no-name``; None and empty values are left out.
     """
-    argv = list(words)
+    argv = [*name.split(), "--json"]
     for name, value in options.items():
         flag = f"--{name.rstrip('_').replace('_', '-')}"
         if isinstance(value, bool):
             argv.append(flag if value else f"--no-{flag[2:]}")
         elif isinstance(value, str | int):
-            argv += [flag, str(value)] if value != "" else []
+            argv += [f"{flag}={value}"] if value != "" else []
         else:
-            argv += [part for item in value or () for part in (flag, item)]
-    return argv
+            argv += [f"{flag}={item}" for item in value or ()]
+    return [*argv, "--", *words] if words else argv
 
 
 def digest(corpus: str, run_id: str) -> list[str]:
@@ -169,4 +169,4 @@ def promote(candidate: str, spec: PromotionSpec) -> list[str]:
     """Run the promotion check on a candidate."""
     keys = spec.model_dump(exclude_defaults=True)
     plain = {key: ",".join(map(str, value)) if isinstance(value, tuple) else value for key, value in keys.items()}
-    return command("policies", "promote", candidate, check=[f"{key}={value}" for key, value in plain.items()])
+    return command("policies promote", candidate, check=[f"{key}={value}" for key, value in plain.items()])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ def output_file(path: Path) -> Iterator[Path]:
     target = path.expanduser()
     if not target.name or target.is_dir():
         raise UsageError(f"{str(path)!r} is a folder: name a file in it")
-    aside = target.with_name(f".{target.name}.part")
+    aside = target.with_name(f".{target.name}.{token_hex(4)}.part")  # nobody can have put a link there
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield aside
@@ -200,6 +201,10 @@ def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) ->
     return count == _ROWS - 1
 
 
+_WORKBOOK = 2**28
+"""Bytes of a workbook that is read, unpacked."""
+
+
 def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
     """Yield the rows of a workbook by the names in each sheet's first row, as texts.
 
@@ -210,6 +215,9 @@ def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "") -> Iterator[F
     from openpyxl import load_workbook
 
     try:
+        with zipfile.ZipFile(path) as parts:
+            if sum(part.file_size for part in parts.infolist()) > _WORKBOOK:
+                raise UsageError(f"{path} is larger than {_WORKBOOK >> 20} MiB unpacked: save it as .csv")
         book = load_workbook(path, read_only=True, data_only=True)
         sheets = [(sheet.title, *_opened(sheet)) for sheet in book.worksheets]
         names = sheets[0][1]

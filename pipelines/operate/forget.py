@@ -25,7 +25,7 @@ from infra.maintenance.erasure import (
 )
 from infra.maintenance.lineage import erased_with, find_texts, segment_parts, training_rows
 from infra.store.claims import alone
-from infra.store.corpora import check_known, forgotten
+from infra.store.corpora import check_known, forgotten, sources_of
 from infra.store.delta import Table
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
@@ -206,8 +206,8 @@ def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> ForgetJournal
     journal: ForgetJournal = {"corpus": corpus.name, "erased": erased, "passages": passages, "unsearched": unsearched}
     shingles = Shingles(text for _, text in document_texts(corpus, hashes))
     for name in Table(corpus.store, "documents").corpora():
-        if name.startswith(_EVALUATED) and name != corpus.name:
-            other = Corpus(corpus.store, name)
+        other = Corpus(corpus.store, name)
+        if name.startswith(_EVALUATED) and name != corpus.name and not sources_of(other):
             copies = _copies(other, hashes, shingles)
             if copies.num_rows:
                 journal["erased"][name] = _choose(other, copies)
@@ -300,12 +300,10 @@ def _of_documents(table: pa.Table, mask: pa.Array) -> pa.Table:
 
 
 def _hashes_of_others(corpus: Corpus, doc_ids: Collection[str]) -> set[str]:
-    """Return the texts of the documents that stay."""
-    others = pc.invert(pc.field("doc_id").isin(pa.array(sorted(doc_ids), pa.string())))
-    stays = Table(corpus.store, "documents").read(
-        corpus.name, ["content_hash"], others & (pc.field("state") == "present")
-    )
-    return set(stays["content_hash"].to_pylist())
+    """Return the texts of the documents that stay: as they are now, not as they were or as deleted ones were."""
+    table = current_documents(corpus, ["doc_id", "content_hash"], ordered=False)
+    chosen = pc.is_in(table["doc_id"], value_set=pa.array(sorted(doc_ids), pa.string()))
+    return set(table.filter(pc.invert(chosen))["content_hash"].to_pylist())
 
 
 def _learners(corpus: Corpus, qa: Sequence[QaRow]) -> list[str]:
@@ -331,8 +329,8 @@ def _passages(corpus: Corpus, hashes: Collection[str]) -> tuple[list[str], int]:
             starts = range(0, min(len(text), places * step), step)
             pairs = (text[at + more : at + more + _PASSAGE] for at in starts for more in (0, _PASSAGE))
             found |= {passage: name for passage in pairs if len(passage.strip()) >= _PASSAGE // 2}
-    present = set(current_documents(corpus, ["content_hash"], ordered=False)["content_hash"].to_pylist())
-    for _, text in document_texts(corpus, present.difference(hashes)):
+    stored = set(Table(corpus.store, "documents").read(corpus.name, ["content_hash"])["content_hash"].to_pylist())
+    for _, text in document_texts(corpus, stored.difference(hashes)):
         found = {passage: name for passage, name in found.items() if passage not in text}
     of: dict[str, list[str]] = {}
     for passage, name in found.items():

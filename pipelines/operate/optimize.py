@@ -21,10 +21,13 @@ from infra.store.runs import closed_runs
 from infra.store.schemas import TABLES
 from infra.store.turns import compact, logged_runs, small_parts
 from memagent.config import Config
+from memagent.errors import UsageError
 from pipelines.run_names import new_run_id
 from pipelines.views.counts import corpus_counts
 
 RETENTION_DAYS = 7.0
+_LONGEST = 36_500
+"""Days."""
 _KEPT = ("qa", "policies")
 """Tables whose versions are kept: policies refer to the version of `qa` that they were trained on."""
 
@@ -54,12 +57,14 @@ def optimize(
     0 deletes them at once. It waits for a run that has the whole store for itself.
 
     Raises:
-        UsageError: there is no such corpus.
+        UsageError: there is no such corpus, or the retention is no number of days.
         RunningError: a run is using the store, which a retention of 0 needs for itself; or `wait` is off, and a run has
             the whole store for itself.
     """
     corpus = Corpus(Store(config.store), name)
     store = corpus.store
+    if not 0 <= retention_days <= _LONGEST:
+        raise UsageError(f"a retention of {retention_days} days: give 0 to {_LONGEST:,}")
     check_documents(corpus)
     before = len(store.list(suffix=""))
     with lazy_ray(config.ray), _held(corpus, config, retention_days, show):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Literal, TypedDict
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.diff import IngestPlan, failed_stamp, make_plan, stamp_of
-from infra.sources.listing import path_of
+from infra.sources.listing import is_passed_over, path_of
 from infra.sources.sandbox import Guard
 from infra.store.claims import used
 from infra.store.corpora import check_name, forgotten
@@ -71,12 +72,21 @@ def ingest(
         progress: receives sources ``done`` of ``total``, ``documents``, ``bytes`` and ``quarantined`` so far.
 
     Raises:
-        UsageError: a source does not exist or matches nothing, or the corpus's name cannot be used.
+        UsageError: a source does not exist, matches nothing or holds the store; or the corpus's name cannot be used.
         RunningError: a run has the whole store for itself, and `wait` is off.
     """
     check_name(corpus.name)
+    _check_outside(corpus, sources)
     with used(corpus, run_id, wait=config.wait, show=progress):
         return _ingest(corpus, sources, config, run_id, progress or (lambda _: None))
+
+
+def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
+    store = Path(corpus.store.url)
+    for source in sources if not corpus.store.is_s3 else ():
+        folder = Path(source).resolve()
+        if store.is_relative_to(folder) and not any(map(is_passed_over, store.relative_to(folder).parts)):
+            raise UsageError(f"the store {store} is in {source}, and would be read as documents: give another --store")
 
 
 def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: str) -> list[str]:

@@ -1,5 +1,6 @@
 """What is forgotten is in no file of the store any more, and does not come back; the rest stays as it was."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.maintenance.lineage import find_texts
+from infra.store.corpora import remember
 from infra.store.delta import Table, now
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
@@ -344,6 +346,54 @@ def test_a_text_that_others_have_stays(store, tmp_path, model_folder):
     done = forget("c", config, [("doc_id", "mine.txt")])
     assert (done["documents_count"], done["texts"], done["kept_texts"], done["found"]) == (1, 0, 1, [])
     assert ask("c", [OTTER], config)["readings"]["total"] == 1
+
+
+@pytest.mark.parametrize("way", ["renamed", "copy deleted", "copy changed"])
+def test_a_text_that_others_had_once_goes(store, tmp_path, model_folder, way):
+    folder = tmp_path / "docs"
+    write_archive(folder, count=1, words=80)
+    first, last = folder / "first.txt", folder / "last.txt"
+    first.write_text(f"{CANARY}. The pass number for amber-otter is 47110815.")
+    if way != "renamed":
+        last.write_text(first.read_text())
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    remember(Corpus(store, "c"), sources=[str(folder)])
+    digest("c", [OTTER], config)
+    if way == "renamed":
+        first.rename(last)
+    elif way == "copy deleted":
+        first.unlink()
+    else:
+        first.write_text("Another text.")
+    digest("c", None, config)
+    done = forget("c", config, [("doc_id", "last.txt")], canaries=[CANARY])
+    assert (done["texts"], done["kept_texts"]) == (1, 0)
+    assert [hit for hit in done["found"] if not hit["file"].startswith("corpora/")] == []
+    assert check("c", config)["found"] == {}
+    last.unlink()
+    again = digest("c", None, config)
+    assert not list(find_texts(store, [CANARY])) and again["readings"]["failed"] == 0
+    stays = {"doc0.txt", "first.txt"} if way == "copy changed" else {"doc0.txt"}
+    assert set(current_documents(Corpus(store, "c"))["doc_id"].to_pylist()) == stays
+
+
+def test_a_damaged_compressed_file_is_searched_as_it_is_and_stops_nothing(archive, caplog):
+    store, config, _ = archive
+    store.write_bytes(gzip.compress(CANARY.encode() * 99)[:-9], "training", "t", "rollouts", "step-1.jsonl.gz")
+    write_run(store, {"run_id": "h", "corpus": "c", "kind": "harvest"}, now(), {})
+    assert forget_aaa(config)["found"] == []
+    assert not store.list("training", suffix=".gz"), "nobody can say whose rows it has"
+    store.write_bytes(gzip.compress(b"a line" * 99)[:-9], "training", "t", "state.json.gz")
+    assert not list(find_texts(store, [CANARY])) and "searched as it is" in caplog.text
+
+
+def test_a_corpus_that_is_called_as_an_evaluation_and_has_sources_keeps_its_copies(archive, tmp_path):
+    store, config, folder = archive
+    other = Corpus(store, "eval-files-2024")
+    ingest(other, [str(folder)], config, "r")
+    remember(other, sources=[str(folder)])
+    assert forget("c", config, [("doc_id", "aaa.txt")])["evaluated"] == []
+    assert current_documents(other).num_rows == 4
 
 
 def test_a_wrong_choice_is_an_error(tmp_path, model_folder):

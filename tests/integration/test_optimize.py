@@ -115,3 +115,9 @@ def test_a_retention_shorter_than_a_week_is_of_this_call_alone(tmp_path):
     assert delta.metadata().configuration["delta.logRetentionDuration"] == "interval 168 hours"
     assert delta.transaction_version("w") == len(rows) - 1, "a commit that is repeated after this is still known"
     assert table.count("c") == len(rows)
+
+
+@pytest.mark.parametrize("days", [-1e-9, float("inf"), float("nan"), 1e308])
+def test_a_retention_that_is_no_number_of_days_is_refused(store, days):
+    with pytest.raises(UsageError, match="a retention of"):
+        optimize("c", load_config(store=store.url), retention_days=days)

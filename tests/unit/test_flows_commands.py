@@ -48,6 +48,11 @@ RUN = SimpleNamespace(
             ),
             {"suite": "needles", "n": 3, "kinds": "niah_single_1", "lengths": "1000,2000", "control": "no-document"},
         ),
+        (
+            commands.ingest("--help", ["--set", "engine.trust_remote_code=true", "--store", "/elsewhere"], "r"),
+            {"corpus": "--help", "sources": ["--set", "engine.trust_remote_code=true", "--store", "/elsewhere"]},
+        ),
+        (commands.digest("--store=/elsewhere", "--r"), {"corpus": "--store=/elsewhere", "run_id": "--r"}),
         (commands.harvest("c", 4, "r"), {"corpus": "c", "agreement": 4, "run_id": "r"}),
         (commands.train(RUN), {"config": "nano-cpu", "data": ["qa", "needles"], "set_": ["stage.max_steps=2"]}),
         (

@@ -36,3 +36,15 @@ def test_the_format_is_that_of_the_files_name(tmp_path):
     assert (tmp_path / "a.csv").read_text(encoding="utf-8-sig").startswith("document,question,answer,quote")
     with pytest.raises(UsageError, match=r"a\.txt has no known format: give --format csv"):
         write_answers([], None, tmp_path / "a.txt")
+
+
+def test_a_link_that_was_put_where_it_is_written_is_not_followed(tmp_path):
+    victim, target = tmp_path / "victim", tmp_path / "out" / "a.csv"
+    victim.write_text("mine")
+    target.parent.mkdir()
+    (target.parent / ".a.csv.part").symlink_to(victim)
+    with output_file(target) as first, output_file(target) as second:
+        assert first != second
+        first.write_text("1")
+        second.write_text("2")
+    assert victim.read_text() == "mine" and target.read_text() == "1"

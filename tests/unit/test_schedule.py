@@ -1,5 +1,6 @@
 """Scheduled runs: which one a digest belongs to, and what became of it."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -101,3 +102,8 @@ def test_every_moment_belongs_to_the_night_in_whose_window_it_is(at, due, zone):
 def test_what_cannot_be_is_said(key, value, wrong):
     with pytest.raises(ConfigError, match=wrong):
         load_config(**{f"schedule__{key}": value})
+
+
+def test_a_digest_of_a_machine_whose_clock_was_ahead_hides_nothing():
+    ahead = replace(digest("24T02:00"), run_id="ahead", started_at=datetime(2029, 8, 20, tzinfo=UTC))
+    assert told(digest("23T02:00"), ahead) == {(23, "completed", False), (24, "missing", True)}

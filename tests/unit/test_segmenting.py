@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import regex
 from hypothesis import given, settings
@@ -104,3 +106,10 @@ def test_control_tokens_in_a_document_are_plain_text():
     control = {TOKENIZER.id(token) for token in ("<|end|>", "<|memory|>")}
     assert not control & set(ids)
     assert TOKENIZER.decode(ids) == text
+
+
+@pytest.mark.parametrize("what", ["\u0301", "👩\u200d", "🇦"])
+def test_clusters_without_an_end_cost_no_more_than_other_text(what):
+    text, began = ("a" + what * 200_000)[:200_000], time.monotonic()
+    assert "".join(segment.text for segment in segments("h", text, TOKENIZER, 512)) == text
+    assert time.monotonic() - began < 15

@@ -1,5 +1,7 @@
 """The endpoint's rule of what is the document and what the question, and its errors."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,3 +145,9 @@ def test_errors_have_openais_form():
     assert unknown.status == 500 and "secret" not in unknown.message, "what nobody expected is in the log alone"
     waits = ApiError(429, "later", retry_after=5).response()
     assert waits.status_code == 429 and waits.headers["retry-after"] == "5"
+
+
+def test_marks_without_an_end_cost_no_more_than_other_text():
+    began = time.monotonic()
+    found = text_and_question(chat(("user", "<document>" * 200_000), ("user", "Who?")))
+    assert found.question == "Who?" and time.monotonic() - began < 5

@@ -1,6 +1,7 @@
 """Archives of documents: each file is one, or a table of them."""
 
 import io
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,3 +95,20 @@ def test_bombs_and_what_is_no_archive_are_refused(tmp_path):
         records(tmp_path, b"PK\x03\x04" + bytes(64))
     with pytest.raises(SourceError, match="empty"):
         records(tmp_path, packed({}))
+
+
+def test_files_of_one_path_are_refused_and_names_that_mislead_are_quoted(tmp_path):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the name is there twice
+        for name in ("a.txt", "a.txt", "./a.txt", "x/../a.txt", "t.csv", "t.csv#1", "b\n\u202e.txt", "l" * 1200):
+            archive.writestr(name, "text\nx" if name == "t.csv" else f"text of {name}")
+    found = records(tmp_path, file.getvalue())
+    assert [one.row for one in found if isinstance(one, Parsed)] == [
+        "a.txt",
+        "t.csv#1",
+        "t.csv%231",
+        "b%0A%E2%80%AE.txt",
+    ]
+    refused = [(one.row[:5], one.reason) for one in found if isinstance(one, Refused)]
+    assert refused == [("a.txt", "duplicate-id")] * 3 + [("lllll", "long-id")]

@@ -123,7 +123,7 @@ class ChatRequest(_Given):
     """The text that is read; the last user message is then the question."""
     split: Split | None = None
     """What of the last user message is the question; all before it is read."""
-    documents: tuple[str, ...] = ()
+    documents: tuple[str, ...] = Field((), max_length=1_000)
     """Of a corpus: ids or globs of the documents that are asked."""
     limit: int = Field(MOST_ANSWERS, ge=0, le=100_000)
     """Of a corpus: answers in the response at most; the others are counted."""
@@ -161,8 +161,7 @@ class ChatRequest(_Given):
         return tuple(text for text in given if text)
 
 
-_MARKED = re.compile(r"<document>(.*)</document>", re.DOTALL)
-"""From the first mark to the last one: a document may hold marks itself."""
+_BEGIN, _END = "<document>", "</document>"
 _ENDS: Mapping[str, re.Pattern[str]] = {"last-paragraph": re.compile(r"\n[ \t\r]*\n"), "last-line": re.compile(r"\n")}
 _READ = {"user", "system", "developer", "assistant"}
 _HOW = (
@@ -202,11 +201,11 @@ def text_and_question(request: ChatRequest, split: Split | None = None) -> TextA
     others = len(request.messages) - len(texts)
     if request.document is not None:
         return _made(request.document, texts[-1], others + len(texts) - 1)
-    marked = [match for text in texts if (match := _MARKED.search(text))]
-    if marked:
-        question = _MARKED.sub("", texts[-1])
-        unmarked = sum(not _MARKED.search(text) for text in texts[:-1])
-        return _made(_joined([match[1] for match in marked]), question, others + unmarked)
+    marked = [_marked(text) for text in texts]
+    documents = [document for document, _ in marked if document is not None]
+    if documents:
+        unmarked = sum(document is None for document, _ in marked[:-1])
+        return _made(_joined(documents), marked[-1][1], others + unmarked)
     if split is not None:
         before, question = _split(texts[-1], split)
         return _made(_joined([*texts[:-1], before]), question, others)
@@ -222,6 +221,14 @@ def _user_texts(request: ChatRequest) -> list[str]:
     if request.messages[-1].role != "user":
         raise ApiError(400, "the last message is not the user's, so nothing is asked", "no_question", "messages")
     return [message.text for message in request.messages if message.role == "user"]
+
+
+def _marked(text: str) -> tuple[str | None, str]:
+    """Return the document between the first mark and the last one (it may hold marks itself), and what is beside it."""
+    start, end = text.find(_BEGIN), text.rfind(_END)
+    if start < 0 or end < start:
+        return None, text
+    return text[start + len(_BEGIN) : end], text[:start] + text[end + len(_END) :]
 
 
 def _made(text: str, question: str, not_read: int) -> TextAndQuestion:
