@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, TypedDict, cast
 
@@ -103,6 +104,7 @@ def _add(
     table, given_at = Table(store, "feedback"), now()
     stored = {}
     for row in table.read(corpus).sort_by("given_at").to_pylist():
+        given_at = max(given_at, row["given_at"] + timedelta(microseconds=1))  # another clock may be ahead
         if not row["reviewer"]:  # what a person said on the review pages is another matter
             stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
     rows: list[FeedbackRow] = [

@@ -7,6 +7,7 @@ import re
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from infra.readers import ReaderSpec
 from infra.store.corpora import tag
 from infra.store.delta import Table, now
 from infra.store.documents import DocumentWriter, document_texts
+from infra.store.feedback import verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
 from infra.store.segments import write_segments
@@ -372,6 +374,16 @@ def test_answers_taken_away_as_csv_come_back_as_feedback(store, tmp_path, capsys
     again = take_feedback(store, path)
     assert (again["verdicts"], again["known_before"]) == ({}, 3)
     assert take_feedback(store, path, "c")["corpus"] == ["c"]
+
+
+def test_the_last_file_counts_though_an_earlier_one_came_from_a_clock_that_was_ahead(store, tmp_path):
+    answered(store, "r0")
+    feedback(store, tmp_path, [{"reading_id": "r0", "verdict": "rejected"}])
+    table = Table(store, "feedback")
+    (ahead,) = table.read().to_pylist()
+    table.append([ahead | {"given_at": ahead["given_at"] + timedelta(days=400)}])
+    feedback(store, tmp_path, [{"reading_id": "r0", "verdict": "corrected", "answer": "Utah"}])
+    assert [each.verdict.right for each in verdicts(Corpus(store, "c"))] == ["Utah"]
 
 
 def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):
