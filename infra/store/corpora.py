@@ -37,6 +37,8 @@ class CorpusRecord(TypedDict, total=False):
     """By source."""
     forgotten: list[str]
     """Content hashes of texts that are not to come back."""
+    forgettings: int
+    """How often documents were forgotten."""
 
 
 def remember(corpus: Corpus, *, sources: Sequence[str] = (), questions: Sequence[Question] | None = None) -> None:
@@ -80,6 +82,17 @@ def forgotten(corpus: Corpus, more: Collection[str] = ()) -> frozenset[str]:
     if more:
         _change(corpus, change)
     return frozenset(_load(corpus).get("forgotten", []))
+
+
+def forgettings(corpus: Corpus, more: int = 0) -> int:
+    """Return how often documents of a corpus were forgotten; count some first."""
+
+    def change(known: CorpusRecord) -> None:
+        known["forgettings"] = known.get("forgettings", 0) + more
+
+    if more:
+        _change(corpus, change)
+    return _load(corpus).get("forgettings", 0)
 
 
 def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:

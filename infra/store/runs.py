@@ -70,6 +70,8 @@ class QuestionRollup(Changes):
     answers: list[tuple[str, int]]
     """The twenty most frequent ones, with their counts."""
     distinct: int
+    corrected: NotRequired[int]
+    """Answers that people have corrected."""
 
 
 class ComparedRun(TypedDict, total=False):

@@ -190,8 +190,11 @@ def forget(
             f"{corpus}: {does} {summary['documents_count']:,} documents, {summary['texts']:,} texts, "
             f"{summary['readings']:,} readings and {summary['training_rows']:,} training rows"
         )
-        for kept in filter(None, [summary["kept_texts"] and f"{summary['kept_texts']:,} texts stay: others have them"]):
-            typer.echo(kept)
+        if summary["kept_texts"]:
+            typer.echo(
+                f"{summary['kept_texts']:,} texts stay: other documents have them. Where a forgotten document's file "
+                "still lies in its folder, the next ingest takes it in again"
+            )
         for name in summary["evaluated"]:
             typer.echo(f"{name}, an evaluation, had copies: they {'would go' if dry_run else 'went'}, too")
         for policy_id in summary["policies"]:

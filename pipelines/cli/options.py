@@ -248,6 +248,8 @@ def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
         names = [_short(name) for name in question["new_documents"][:_NAMED]]
         more = _others(question["new_count"] - len(names))
         lines.append(("new", Text(f"{number(question['new_count'])}: " + ", ".join(names) + more)))
+    if question.get("corrected"):
+        lines.append(("corrected", Text(f"{number(question['corrected'])} by people")))
     if question["gone_count"]:
         gone = [_short(name) for name in question["gone"][:_NAMED]]
         more = _others(question["gone_count"] - len(gone))

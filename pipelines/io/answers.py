@@ -34,6 +34,7 @@ from pipelines.views.visible_answers import (
     HiddenRuns,
     archive_warnings,
     documents_with,
+    question_ids,
     reader_warnings,
     visible_answers,
 )
@@ -234,11 +235,12 @@ def _concatenated(corpus: Corpus) -> AnsweredDocument:
 
 
 def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
-    hidden = HiddenRuns.of(corpus)
+    hidden, ids = HiddenRuns.of(corpus), question_ids(corpus)
     for bucket in buckets(documents_count(corpus)):
         documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
         by_text: dict[str, list[AnswerRow]] = defaultdict(list)
         for answer in visible_answers(corpus, bucket, hidden, withheld=withheld).to_pylist():
+            answer["question_id"] = ids.get(answer["question"], answer["question_id"])
             by_text[answer["content_hash"]].append(answer)
         reviews, pages = Reviews(corpus, bucket), PageNumbers(corpus, bucket)
         for document in documents:

@@ -118,13 +118,17 @@ def load_failures(run: ReportedRun) -> list[FailureRow]:
     return failures + earlier
 
 
-def load_titles(corpus: Corpus, hashes: Iterable[str]) -> dict[str, DocumentRow]:
-    """Return doc_id, title, source, chars and warnings of documents by content hash, from the newest row."""
+def load_titles(corpus: Corpus, hashes: Iterable[str]) -> dict[tuple[str, str], DocumentRow]:
+    """Return doc_id, title, source, chars and warnings of documents by content hash and doc_id, from the newest row.
+
+    With an empty doc_id: of any document with the text.
+    """
     columns = ["doc_id", "title", "source", "chars", "warnings", "content_hash", "seen_at"]
     selected = ds.field("content_hash").isin(pa.array(sorted(set(hashes)), pa.string()))
     present = ds.field("state") == "present"  # the row of a deleted document has no text
     table = Table(corpus.store, "documents").read(corpus.name, columns, selected & present).sort_by("seen_at")
-    return {row["content_hash"]: row for row in table.to_pylist()}
+    rows: list[DocumentRow] = table.to_pylist()
+    return {(row["content_hash"], doc_id): row for row in rows for doc_id in ("", row["doc_id"])}
 
 
 def load_progress(store: Store, run_id: str) -> list[Json]:

@@ -29,7 +29,7 @@ const paint = ([offset, text], marks) => {
 };
 
 const drawDocument = (pane, number, marks) => {
-  const record = data.documents[number], held = passage(number);
+  const record = data.documents[number], held = passage(record.text);
   const head = el("header", {}, el("h3", {}, said(record.title || record.id)),
     el("p", { class: "sub" }, record.title ? [said(record.id), " · "] : null,
       held ? plural(held.chars, "character") : record.chars ? plural(record.chars, "character") : "length unknown"));

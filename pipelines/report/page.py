@@ -8,6 +8,7 @@ is fetched.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -111,7 +112,7 @@ def _origin(run: ReportedRun) -> list[tuple[str, str]]:
         ("Model", str(summary.get("policy") or "")),
         ("Model version", str(summary.get("policy_id") or "")),
         ("Engine", str(summary.get("engine") or "")),
-        ("Engine time", duration(summary["engine_seconds"]) if summary.get("engine_seconds") else ""),
+        ("Engine time", duration(summary["engine_uptime"]) if summary.get("engine_uptime") else ""),
         ("Conversations", number(summary.get("conversations") or 0)),
         ("Tokens", f"{number(prompt)} read, {number(output)} written" if prompt else ""),
         ("From cache", f"{percent(cached, prompt)} of the tokens read" if prompt else ""),
@@ -141,10 +142,11 @@ _ORIGIN = (
 class FileListing:
     """Collects rows in the shape that ``dom.js`` reads (its FIELDS)."""
 
-    def __init__(self, titles: Mapping[str, DocumentRow]) -> None:
-        """`titles` by content hash: see `pipelines.report.data.load_titles`."""
+    def __init__(self, titles: Mapping[tuple[str, str], DocumentRow]) -> None:
+        """`titles`: see `pipelines.report.data.load_titles`."""
         self._titles = titles
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        """By content hash and doc_id; of any document with the text, where that is empty."""
         self._questions: dict[tuple[str, str], int] = {}
         self.data: dict[str, list[Any]] = {"documents": [], "questions": [], "rows": []}
 
@@ -160,10 +162,12 @@ class FileListing:
         return rows
 
     def document(self, content_hash: str, plan: PlannedReading | None = None) -> int:
-        """Return the number of a document."""
-        if content_hash not in self._numbers:
-            self._numbers[content_hash] = len(self._numbers)
-            document = self._titles.get(content_hash)
+        """Return the number of a document: of the one that is planned, else of the first with the text."""
+        key = (content_hash, plan["doc_id"] if plan and plan["content_hash"] == content_hash else "")
+        if key not in self._numbers:
+            self._numbers[key] = number = len(self.data["documents"])
+            of_text = self._numbers.setdefault((content_hash, ""), number)
+            document = self._titles.get(key) or self._titles.get((content_hash, ""))
             doc_id = (plan and plan["doc_id"]) or (document and document["doc_id"]) or content_hash
             title = (plan and plan["title"]) or (document and document["title"]) or ""
             self.data["documents"].append(
@@ -173,16 +177,19 @@ class FileListing:
                     "source": (document and document["source"]) or "",
                     "chars": document["chars"] if document else None,
                     "warnings": (document and document["warnings"]) or [],
+                    "text": of_text,
                 }
             )
-        return self._numbers[content_hash]
+        return self._numbers[key]
 
     def reading(self, row: ReportRow, history: MemoryHistory | None = None) -> Json:
         """Return what an opened reading shows: evidence, timeline and origin; documents are numbers."""
-        evidence = [{**piece, "content_hash": self.document(piece["content_hash"])} for piece in row.evidence]
+        plan = row.plan if row.plan["scope"] == "document" else None
+        document = partial(self.document, plan=plan)
+        evidence = [{**piece, "content_hash": document(piece["content_hash"])} for piece in row.evidence]
         answer = row.answer.items() if row.answer else ()
         origin = {key: value for key, value in answer if key in _ORIGIN and value not in (None, "")}
-        told = timeline(row, history, self.document) if history else None
+        told = timeline(row, history, document) if history else None
         return {"evidence": evidence, "timeline": told, "origin": origin}
 
     def _row(self, row: ReportRow) -> list[object]:
@@ -241,10 +248,10 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str =
     listing = FileListing(titles)
     listed = listing.take(rows, int(room * _ROWS_SHARE))
     room -= size(listing.data) + sum(size(listing.reading(row)) for row in listed if row.answer)
-    lengths = {content_hash: row["chars"] or 0 for content_hash, row in titles.items()}
+    lengths = {content_hash: row["chars"] or 0 for (content_hash, _), row in titles.items()}
     details = gather(run.corpus, listed, chars=lengths, room=max(0, room))
     changing = {content_hash for history in details.memories.values() for content_hash in history.documents}
-    titles |= load_titles(run.corpus, changing - titles.keys())
+    titles |= load_titles(run.corpus, changing - lengths.keys())
     readings = [
         (place, embed(listing.reading(row, details.memories.get(row.reading_id))))
         for place, row in enumerate(listed)

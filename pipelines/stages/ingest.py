@@ -340,11 +340,11 @@ def _parse_source(
     refused.update(refusals.end())
     if kind != "failed" and not options.keep_deleted:
         writer.delete(present.documents(before.values()))
-    state = "failed" if kind == "failed" else "read"
-    writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
     textless = kind != "failed" and not documents
     if textless and excluded:
         kind, excluded = "excluded", 0
+    state = {"failed": "failed", "excluded": "dismissed"}.get(kind, "read")
+    writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
     made = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
     return {"textless": int(textless and kind != "excluded"), "excluded": excluded, kind: 1, **made}
 

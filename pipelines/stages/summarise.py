@@ -38,8 +38,8 @@ def rollup_bucket(
     """Roll the answers of a bucket of a digest up, and compare them with the digest before, if there is one.
 
     Return the rollups of the questions, and how many answers of moved documents were written down for `moved_changes`.
-    `rows` is the bucket's plan with columns `counted`, the reading whose answer counts, and `answer` and `found`, null
-    where there is none, as people are shown them.
+    `rows` is the bucket's plan with columns `counted`, the reading whose answer counts; `answer` and `found` as people
+    are shown them, null where there is none; and `corrected`, whether they are other than the reader's.
     """
     given = rows.filter(pc.is_valid(rows["found"]))
     stayed, moved = given, given.slice(0, 0)
@@ -56,7 +56,7 @@ def rollup_bucket(
         write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question_id", "answer"]))
     changes = _changes(stayed, before)
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
-    asked = by_value(rows.select(["question_id", "question", "answer", "found"]), "question_id")
+    asked = by_value(rows.select(["question_id", "question", "answer", "found", "corrected"]), "question_id")
     questions = [
         _rollup(question_id, mine, _sum([part[question_id] for part in (changes, gone) if question_id in part]), most)
         for question_id, mine in asked.items()
@@ -75,6 +75,7 @@ def _rollup(question_id: str, rows: pa.Table, changes: Changes, most: int) -> Qu
         "failed": rows["found"].null_count,
         "answers": [(one["values"], one["counts"]) for one in counts.take(frequent).to_pylist()],
         "distinct": len(counts),
+        "corrected": pc.sum(rows["corrected"], min_count=0).as_py(),
         **changes,
     }
 
@@ -209,6 +210,7 @@ def merged(parts: Sequence[QuestionRollup], moved: Changes | None = None) -> Que
         "failed": sum(part["failed"] for part in parts),
         "answers": counts.most_common(_SHOWN_ANSWERS),
         "distinct": max(len(counts), max(part["distinct"] for part in parts)),
+        "corrected": sum(part.get("corrected", 0) for part in parts),
         **_sum([*parts, moved or no_changes()]),
     }
 
@@ -340,6 +342,8 @@ def summarise_bucket(
         rows = rows.append_column(name, answers[name].take(at))
     with_gold = rows.filter(pc.is_valid(rows["gold"]))
     shown = Reviews(corpus, bucket).corrected(answers)
+    changed = pc.not_equal(shown["answer"], answers["answer"])
+    rows = rows.append_column("corrected", changed.take(at))
     for name in ("answer", "found"):
         rows = rows.set_column(rows.column_names.index(name), name, shown[name].take(at))
     given = rows.filter(pc.is_valid(at))

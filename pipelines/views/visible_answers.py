@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store.buckets import Bucket, first_of_each
+from infra.store.corpora import default_questions
 from infra.store.delta import Table
 from infra.store.documents import present
 from infra.store.location import Corpus
@@ -60,6 +61,11 @@ def visible_answers(
     if withheld:
         newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(hidden.withheld, pa.string())))
     return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])
+
+
+def question_ids(corpus: Corpus) -> dict[str, str]:
+    """Return the ids of a corpus's default questions by their texts: answers have those that were once asked by."""
+    return {question.text: question.question_id for question in default_questions(corpus)}
 
 
 def documents_with(corpus: Corpus, hashes: Collection[str]) -> list[DocumentRow]:

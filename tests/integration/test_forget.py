@@ -83,6 +83,7 @@ def test_a_forgotten_document_is_in_no_file_and_does_not_come_back(store, tmp_pa
     again = ingest(corpus, [str(folder)], config, "third")
     assert (again["quarantined"], again["excluded"], again["failed"]) == ({}, 1, 0), "it still lies there: no failure"
     assert again["new"] + again["changed"] + again["unchanged"] + 1 == again["sources"]
+    assert ingest(corpus, [str(folder)], config, "fourth")["excluded"] == 1, "and it is so the next time"
     assert not list(find_texts(store, [CANARY, "47110815"]))
     left = digest("c", [OTTER], config)
     assert left["readings"]["total"] == 5 and left["conversations"] == 0, "the others are read and answered"

@@ -82,7 +82,7 @@ def test_counts_and_digests_have_what_people_said(tmp_path, model_folder):
     night = digest("c", None, config)
     (corrected,) = night["rollup"]
     assert (night["readings"]["read_now"], corrected["found"], corrected["changed_count"]) == (0, said["found"], 0)
-    assert ("Utah", 1) in corrected["answers"]
+    assert ("Utah", 1) in corrected["answers"] and corrected["corrected"] == 1
 
 
 @pytest.mark.parametrize("written", ["not found", "Not found.", "Not in the document"])

@@ -3,8 +3,9 @@ verdicts.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from pipelines.io.answers import cells_of
 from pipelines.io.writer import Link, Row, TableLayout, flat, write_file
 from pipelines.views.memory import histories
 from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
-from pipelines.views.visible_answers import reader_warnings
+from pipelines.views.visible_answers import question_ids, reader_warnings
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter, ListedAnswer, whole
 from pipelines.web.review.pages import Form, access_of, posted, render, service_of, session_of
@@ -274,21 +275,22 @@ _LAYOUT = TableLayout(COLUMNS, COLUMNS.names, _cells, group=5_000)
 
 def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address: str) -> Iterator[Row]:
     """Yield the items of a filter as rows of `COLUMNS`, as one person sees them, with links to this review server."""
-    for item in listing.every(service.index.read(), chosen, reviewer):
+    ids = cache(lambda corpus: question_ids(Corpus(service.store, corpus)))
+    for item, document in _documents(service, listing.every(service.index.read(), chosen, reviewer)):
         verdicts = service.verdicts(item)
         failed, absent = item.state == "failed", item.right == ""
         quote = "" if failed or absent else item.quote
         yield {
             "corpus": item.corpus,
-            "document": item.doc_id,
-            "title": item.title,
-            "question_id": item.question_id,
+            "document": document["doc_id"],
+            "title": document["title"],
+            "question_id": ids(item.corpus).get(item.question, item.question_id),
             "question": item.question,
             "answer": "" if failed else item.answer if item.right is None else item.right,
             "review": "" if item.review == "open" else item.review,
             "engine_answer": "" if failed else item.answer,
             "found": None if failed else item.state == "found" if item.right is None else not absent,
-            "warnings": [f"failed: {item.answer}"] if failed else _warnings(service, item),
+            "warnings": [f"failed: {item.answer}"] if failed else _warnings(item, document),
             "quote": quote,
             "run_id": item.run_id,
             "reading_id": item.reading_id,
@@ -302,9 +304,22 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
         }
 
 
-def _warnings(service: ReviewService, item: ListedAnswer) -> list[str]:
-    source = _source(service, item, item.content_hash)
-    of_reader, of_text = (text.split("; ") if text else [] for text in (item.warnings, source and source["warnings"]))
+def _documents(
+    service: ReviewService, items: Iterable[ListedAnswer]
+) -> Iterator[tuple[ListedAnswer, Mapping[str, str]]]:
+    """Yield items with each document that has their text, as doc_id, title and warnings."""
+    for item in items:
+        found = service.index.read().execute(
+            "SELECT doc_id, title, warnings FROM version WHERE content_hash = ? AND present AND corpus = "
+            "(SELECT id FROM corpus WHERE name = ?) ORDER BY doc_id",
+            (item.content_hash, item.corpus),
+        )
+        own = {"doc_id": item.doc_id, "title": item.title, "warnings": ""}
+        yield from ((item, document) for document in found.fetchall() or [own])
+
+
+def _warnings(item: ListedAnswer, document: Mapping[str, str]) -> list[str]:
+    of_reader, of_text = (text.split("; ") if text else [] for text in (item.warnings, document["warnings"]))
     return [*reader_warnings(of_reader, item.review), *of_text]
 
 

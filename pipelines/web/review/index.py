@@ -17,15 +17,18 @@ from infra.store.rows import FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 
-VERSION = "7"
+VERSION = "8"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 STATES = ("not found", "found", "failed")
 UNKNOWN = 2.0
 """The confidence of items of which none is known."""
 _BUSY_SECONDS = 30
-_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'note' AND name NOT LIKE 'words%'"
-"""All but the version, and the index of words, which is cleared by a command."""
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'note' AND name NOT LIKE 'words%' "
+_TABLES += "AND name NOT LIKE 'names%'"
+"""All but the version, and the indexes of words and names, which leave no word behind where they are made anew."""
+_NAMES = "CREATE VIRTUAL TABLE names USING fts5 (name, columnsize = 0)"
+"""Ids and titles of the documents that have a subject's text now, by its row."""
 TIME_BITS = 12
 """Bits of an id below the microseconds."""
 
@@ -52,6 +55,7 @@ class AnswerIndex:
             path.touch(mode=0o600)  # SQLite gives its other files the mode of this one
             with self.write() as connection:
                 connection.executescript((files("pipelines.web.review") / "schema.sql").read_text(encoding="utf-8"))
+                connection.execute(_NAMES)
                 connection.execute("INSERT INTO note VALUES ('version', ?)", (VERSION,))
 
     def read(self) -> sqlite3.Connection:
@@ -86,6 +90,8 @@ class AnswerIndex:
             for (table,) in connection.execute(_TABLES).fetchall():
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608  (our own names)
             connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+            connection.execute("DROP TABLE names")
+            connection.execute(_NAMES)
         with self._writing:
             self.read().execute("VACUUM")
             self.read().execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store.corpora import corpora, forgotten
+from infra.store.corpora import corpora, forgettings, forgotten
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.rows import FailureRow, FeedbackRow
@@ -76,12 +76,22 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
     """Bring the subjects of the texts in `touched` up to date, and which of their items are shown."""
     connection.execute(
         "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
-        "SELECT ?1, content_hash, COALESCE(MIN(CASE WHEN present THEN doc_id END), MIN(doc_id)), MIN(title), "
+        "SELECT ?1, content_hash, COALESCE(MIN(CASE WHEN present THEN doc_id END), MIN(doc_id)), '', "
         "SUM(present), MAX(present) FROM version JOIN touched USING (content_hash) WHERE corpus = ?1 "
-        "GROUP BY content_hash ON CONFLICT DO UPDATE SET doc_id = excluded.doc_id, title = excluded.title, "
-        "copies = excluded.copies, present = excluded.present",
+        "GROUP BY content_hash ON CONFLICT DO UPDATE SET doc_id = excluded.doc_id, copies = excluded.copies, "
+        "present = excluded.present",
         (corpus,),
     )
+    mine = "SELECT id FROM subject JOIN touched USING (content_hash) WHERE corpus = ?1"
+    of_subject = "version.corpus = subject.corpus AND version.content_hash = subject.content_hash"
+    for statement in (
+        f"UPDATE subject SET title = (SELECT title FROM version WHERE {of_subject} "
+        f"AND version.doc_id = subject.doc_id) WHERE id IN ({mine})",
+        f"DELETE FROM names WHERE rowid IN ({mine})",
+        "INSERT INTO names (rowid, name) SELECT subject.id, GROUP_CONCAT(version.doc_id || ' ' || version.title, ' ') "
+        f"FROM subject JOIN version ON {of_subject} AND version.present WHERE subject.id IN ({mine}) GROUP BY 1",
+    ):
+        connection.execute(statement, (corpus,))
     _show(
         connection,
         "subject IN (SELECT id FROM subject JOIN touched USING (content_hash) WHERE corpus = ?)",
@@ -148,8 +158,9 @@ _TAKE = (
     "GROUP BY content_hash ON CONFLICT DO NOTHING",
     "INSERT INTO detail (id, reading_id, answer, quote, verbatim, run_id, warnings, part) "
     "SELECT id, reading_id, answer, quote, verbatim, run_id, warnings, :part FROM fresh",
-    "INSERT INTO words (rowid, answer, document) SELECT fresh.id, fresh.answer, subject.doc_id || ' ' || subject.title "
-    "FROM fresh JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
+    "INSERT INTO words (rowid, answer) SELECT id, answer FROM fresh",
+    "INSERT OR REPLACE INTO names (rowid, name) SELECT subject.id, subject.title FROM fresh JOIN subject "
+    "ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash WHERE fresh.archive",
     "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence, level) "
     f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence, level "
     "FROM fresh "
@@ -303,17 +314,25 @@ class Refresher:
         self.busy = ""
 
     def follow_forgettings(self) -> bool:
-        """Tell of forgotten texts, and clear the index if it has anything of one; return whether it is empty now."""
-        stale = False
-        for corpus in corpora(self._store):
-            hashes = forgotten(Corpus(self._store, corpus))
-            if hashes and hashes != self._told.get(corpus):
-                self._forget(corpus, hashes)
-                self._told[corpus] = hashes
-            stale = stale or self._has_any(corpus, json.dumps(sorted(hashes)))
+        """Tell of forgotten texts, and clear the index if it is older than a forgetting or has anything of its texts.
+
+        Return whether it is empty now.
+        """
+        stale, counts = False, dict[str, int]()
+        for name in corpora(self._store):
+            corpus = Corpus(self._store, name)
+            hashes, counts[name] = forgotten(corpus), forgettings(corpus)
+            if hashes and hashes != self._told.get(name):
+                self._forget(name, hashes)
+                self._told[name] = hashes
+            query = "SELECT 1 FROM corpus WHERE name = ? AND forgettings <> ?"
+            older = self._index.read().execute(query, (name, counts[name])).fetchone()
+            stale = stale or bool(older) or self._has_any(name, json.dumps(sorted(hashes)))
         if stale:
             self._index.clear()
-        return not self._index.read().execute("SELECT 1 FROM corpus").fetchone()
+        with self._index.write() as connection:
+            connection.executemany("INSERT OR IGNORE INTO corpus (name, forgettings) VALUES (?, ?)", counts.items())
+        return not self._index.read().execute("SELECT 1 FROM version UNION SELECT 1 FROM item").fetchone()
 
     def _has_any(self, corpus: str, hashes: str) -> bool:
         found = self._index.read().execute(

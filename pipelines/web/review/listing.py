@@ -154,9 +154,12 @@ class Terms:
         if chosen.level:
             terms.append("item.level = :level")
             self.values["level"] = LEVELS.index(chosen.level)
-        if words := _words(chosen.words):
-            terms.append("item.id IN (SELECT rowid FROM words WHERE words MATCH :words)")
-            self.values["words"] = words
+        for number, word in enumerate(_words(chosen.words)):
+            terms.append(
+                f"(item.id IN (SELECT rowid FROM words WHERE words MATCH :word{number}) OR item.subject IN "
+                f"(SELECT rowid FROM names WHERE names MATCH :word{number}))"
+            )
+            self.values[f"word{number}"] = word
         self.where = " AND ".join(terms)
 
 
@@ -278,7 +281,7 @@ def _item(row: sqlite3.Row) -> ListedAnswer:
     return ListedAnswer(**{**dict(row), **values})
 
 
-def _words(text: str) -> str:
-    """Return a query of the index of words: the beginnings of all words of a text, as plain terms."""
+def _words(text: str) -> list[str]:
+    """Return queries of the indexes of words and names: the beginning of each word of a text, as a plain term."""
     words = [word.replace('"', "") for word in text.replace("\x00", " ").split()][:_MOST_WORDS]
-    return " ".join(f'"{word}"*' for word in words if any(char.isalnum() for char in word))
+    return [f'"{word}"*' for word in words if any(char.isalnum() for char in word)]

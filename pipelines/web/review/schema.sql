@@ -1,5 +1,8 @@
 PRAGMA journal_mode = WAL;
-CREATE TABLE corpus (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, digest INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE corpus (
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, digest INTEGER NOT NULL DEFAULT 0,
+  forgettings INTEGER NOT NULL DEFAULT 0  -- that the corpus had when this was begun
+);
 CREATE TABLE question (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, text TEXT NOT NULL, question_id TEXT NOT NULL,
   UNIQUE (corpus, text)
@@ -39,7 +42,7 @@ CREATE TABLE detail (
   shown_answer TEXT, part TEXT  -- the file that has the answer with its evidence
 );
 CREATE INDEX detail_reading ON detail (reading_id);
-CREATE VIRTUAL TABLE words USING fts5 (answer, document, content = '', columnsize = 0);
+CREATE VIRTUAL TABLE words USING fts5 (answer, content = '', columnsize = 0);
 -- How many items there are of each kind, kept by triggers: counts of a million without a scan.
 CREATE TABLE tally (
   corpus INTEGER, question INTEGER, state INTEGER, review INTEGER, n INTEGER NOT NULL,
