@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import socket
 import tempfile
@@ -48,7 +49,10 @@ def check_folder(folder: Path) -> None:
     if not weights:
         missing.append("model.safetensors")
     for index in folder.glob("*.safetensors.index.json"):
-        shards = set(_json(index).get("weight_map", {}).values())
+        named = _json(index).get("weight_map", {})
+        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+            raise ConfigError(f"{index}: its weight_map names no files")
+        shards = set(named.values())
         missing += sorted(shards - {path.name for path in weights})
     if missing:
         raise ConfigError(
@@ -146,7 +150,7 @@ def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
 
 def local_folder(model: str) -> Path:
     """Return a model's folder on this machine; a model of the Hugging Face hub is downloaded, once a node."""
-    if Path(model).is_dir():
+    if os.path.isdir(model):
         return Path(model)
     if Path(model).is_absolute():
         raise ConfigError(
@@ -195,7 +199,7 @@ def _json(path: Path) -> Json:
 def _parsed(data: bytes, where: str) -> Json:
     try:
         record = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: {error}") from error
     if not isinstance(record, dict):
         raise ConfigError(f"{where} is no JSON object")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -106,7 +107,7 @@ class ReaderSpec:
         given = self.engine_config.tokenizer
         if given is not None:
             return str(bundled_version(given) or given)
-        if self.engine_config.kind == "openai" and not Path(self.folder).is_dir() and self.folder.count("/") != 1:
+        if self.engine_config.kind == "openai" and not os.path.isdir(self.folder) and self.folder.count("/") != 1:
             raise ConfigError(
                 f"engine openai: {self.folder!r} names no tokenizer, which counts a document's tokens: "
                 "--set engine.tokenizer=NAME, a folder or a Hugging Face name (nano is at hand, and counts well enough "
@@ -200,7 +201,7 @@ def _version(model: str, store: Store) -> PolicyRow | None:
     if model.endswith(SHIPPED):
         return None
     folder = Path(model).expanduser()
-    if model != "nano" and folder.is_dir():
+    if model != "nano" and os.path.isdir(folder):
         return None if policy_file(folder) else promoted(store, _folder_name(folder))
     if "@" not in model:
         return promoted(store, model)
@@ -214,13 +215,13 @@ def _itself(config: EngineConfig) -> Policy:
     own = bundled_version(config.model)
     model = "nano" if own else config.model.removesuffix(SHIPPED)
     folder = own or Path(model).expanduser()
-    if config.kind == "scripted" and folder.is_dir():
+    if config.kind == "scripted" and os.path.isdir(folder):
         return Policy(f"scripted@{RULES_VERSION}", "scripted", str(folder), reading_defaults(folder))
     if config.kind == "openai":
         return _served(config, folder, model)
     if config.kind != "vllm":
         return _brought(config, folder, model)
-    if folder.is_dir():
+    if os.path.isdir(folder):
         return _local(config, folder, model)
     return _from_hub(model)
 
@@ -245,9 +246,9 @@ def _brought(config: EngineConfig, folder: Path, model: str) -> Policy:
     Other options are another policy and not another version of this one, whose answers would count: they may name
     another server or model. Other content of the model's folder is another version.
     """
-    known = _folder_name(folder) if folder.is_dir() and model != "nano" else model
+    known = _folder_name(folder) if os.path.isdir(folder) and model != "nano" else model
     name = f"{config.kind}-{known}" + (f"-{stable_hash(config.options)[:6]}" if config.options else "")
-    version = stable_hash(config.kind, folder_hash(folder) if folder.is_dir() else model, config.options)[:12]
+    version = stable_hash(config.kind, folder_hash(folder) if os.path.isdir(folder) else model, config.options)[:12]
     return _policy(name, version, folder, model)
 
 
@@ -263,7 +264,7 @@ def _local(config: EngineConfig, folder: Path, model: str) -> Policy:
 
 
 def _policy(name: str, version: str, folder: Path, model: str) -> Policy:
-    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if folder.is_dir() else (model, {})
+    path, defaults = (str(folder.resolve()), reading_defaults(folder)) if os.path.isdir(folder) else (model, {})
     return Policy(f"{name}@{version}", name, path, defaults)
 
 

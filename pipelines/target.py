@@ -1,5 +1,6 @@
 """What a question is asked of: a corpus by its name, or a folder, file, glob or URL, of which a corpus is made."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,9 +54,9 @@ def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     known = corpora(store)
     if given in known:
         corpus = Corpus(store, given)
-        its_own = fetch and source in sources_of(corpus) and Path(source).exists()
+        its_own = fetch and source in sources_of(corpus) and os.path.exists(source)
         return Target(corpus, (source,) if its_own else ())
-    if not _PATH.search(given) and not Path(source).exists():
+    if not _PATH.search(given) and not os.path.exists(source):
         return Target(_corpus(store, check_name(given), known))
     name = _corpus_of(store, source, known)
     return Target(Corpus(store, name), (source,) if fetch or name not in known else ())

@@ -14,6 +14,7 @@ from infra.sources.listing import Listing, Source, Unusable, is_passed_over
 from infra.store.delta import open_delta
 from infra.store.location import file_system, probe, s3_options
 from infra.system.naming import quoted
+from memagent.config import without_login
 from memagent.errors import UsageError
 
 LOG_FOLDER = "_delta_log"
@@ -178,6 +179,9 @@ def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -
 
 def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
     url = url if url.count("/") > 2 else url + "/"
+    if "@" in url.split("/")[2]:
+        keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise UsageError(f"source {without_login(url)!r}: keys come from {keys}")
     base, pattern = _split_glob(url) if _MAGIC.search(url) else (url, "")
     prefix = base.rstrip("/") + "/"
     try:

@@ -18,6 +18,7 @@ from memagent.errors import SourceError
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
 """The label of a header's words in another encoding (RFC 2047)."""
+_HEAD_BYTES = 2**18
 _HTML, _RICH_BODY = 0x1013, 0x1009
 """Properties of an Outlook mail: a page, and compressed rich text (MS-OXPROPS, PidTagHtml, PidTagRtfCompressed)."""
 _LOGO_CHARS = 100_000
@@ -100,6 +101,9 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
 
 def _mail(data: bytes, request: ParseRequest) -> Parsed:
+    end = re.search(rb"\r?\n\r?\n", data)
+    if (end.start() if end else len(data)) > _HEAD_BYTES:  # Python's parser takes gigabytes for megabytes of a header
+        raise SourceError("too-large", f"its headers have more than {_HEAD_BYTES:,} bytes")
     message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(
         _ENCODED_WORD.sub(_as_in_browsers, data)
     )

@@ -62,6 +62,8 @@ class Store:
             raise ConfigError(f"store {url!r}: give a folder or an s3://bucket/prefix URL")
         if scheme == "s3" and not urlparse(url).netloc:
             raise ConfigError(f"store {url!r}: the bucket is missing (s3://bucket/prefix)")
+        if scheme == "s3" and (set("?#") & set(url) or {"", ".", ".."} & set(url.rstrip("/").split("/")[3:])):
+            raise ConfigError(f"store {without_login(url)}: a prefix has no '?', '#', empty part, '.' or '..'")
         if "@" in urlparse(url).netloc:
             raise ConfigError(f"store {without_login(url)}: keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         self.is_s3 = scheme == "s3"

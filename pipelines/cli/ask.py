@@ -1,12 +1,12 @@
 """The commands that ask: ask and digest."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -161,7 +161,7 @@ def ask(
     texts = [*(text or []), *(question or [])]
     if not texts and not questions:
         raise UsageError("no question: give -q 'a question', or --questions FILE")
-    if paths := [one for one in text or [] if Path(one).exists()]:
+    if paths := [one for one in text or [] if os.path.exists(one)]:
         raise UsageError(
             f"{paths[0]!r} is taken for a question: one corpus or folder is asked at a time. "
             "Make a corpus of several by memagent ingest NAME FOLDER FOLDER; a question goes after -q, too"

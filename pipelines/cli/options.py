@@ -152,7 +152,7 @@ def configured(store: str | None, config: str | None, sets: list[str] | None, **
 
 def _check_folder(folder: Path) -> None:
     """Refuse a store that can be no folder; what would be made is not made yet."""
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    there = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     if not there.is_dir():
         raise UsageError(f"store {folder}: {there} is a file; a store is a folder or an s3:// URL")
     if there != folder and not os.access(there, os.W_OK | os.X_OK):

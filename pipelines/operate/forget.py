@@ -8,6 +8,7 @@ Nothing else uses the store in the meantime. A forgetting that was interrupted i
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from fnmatch import translate
 from typing import TypedDict
 
 import pyarrow as pa
@@ -276,8 +277,7 @@ def _matching(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> pa.Table:
     table = _versions(corpus)
     mask = [False] * table.num_rows
     for field, pattern in chosen:
-        # Only these two: names of files have brackets.
-        fits = re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL).fullmatch
+        fits = re.compile(translate(pattern.replace("[", "[[]"))).match  # names of files have brackets
         values = table[field].to_pylist()
         mask = [old or fits(value or "") is not None for old, value in zip(mask, values, strict=True)]
     return _of_documents(table, pa.array(mask, pa.bool_()))

@@ -172,9 +172,13 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8"))
 
 
+_FOUND = 200
+"""Characters that are looked for at most: a text that repeats itself is gone through again for each word."""
+
+
 def find_words(text: str, words: str, after: int = 0) -> tuple[int, int] | None:
     """Find words after a place, ignoring case and white space, and then from the beginning; return (start, end)."""
-    parts = words.split()
+    parts = words[:_FOUND].split()
     if not parts:
         return None
     pattern = re.compile(r"\s+".join(map(re.escape, parts)), re.IGNORECASE)

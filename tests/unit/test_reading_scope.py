@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -180,3 +181,10 @@ def test_a_declaration_that_cannot_be_used_is_an_error(tmp_path, damage):
     (folder / SCOPE_FILE).write_text(json.dumps(values) if damage == "half" else damage)
     with pytest.raises(ConfigError, match=r"scope\.json"):
         load_scope(folder)
+
+
+def test_dots_without_an_end_cost_no_more_than_other_text():
+    began = time.monotonic()
+    for what in (".", "/", "a.", "-_"):
+        assert features(what * 20_000) is not None
+    assert time.monotonic() - began < 15

@@ -1,6 +1,7 @@
 """The review server's parts by themselves: pages by key, pieces of a text, tallies."""
 
 import tempfile
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -251,3 +252,9 @@ def test_the_first_of_two_answers_to_a_reading_counts_whichever_file_comes_first
             take_answers(connection, corpus, *files[number])
     (row,) = index.read().execute("SELECT answer, part, shown FROM detail JOIN item USING (id)").fetchall()
     assert (row["answer"], row["part"], row["shown"]) == ("first", "earlier.parquet", 1)
+
+
+def test_words_that_a_text_repeats_are_looked_for_in_good_time():
+    began = time.monotonic()
+    assert find_words("a " * 200_000, "a " * 2_000 + "q") == (0, 199)
+    assert time.monotonic() - began < 10

@@ -73,3 +73,9 @@ def test_what_is_no_mailbox_is_said():
     with pytest.raises(SourceError, match="no mailbox"):
         list(parse_mbox(io.BytesIO(b"Some text.\n"), REQUEST))
     assert list(parse_mbox(io.BytesIO(b"\n"), REQUEST)) == []
+
+
+def test_headers_without_an_end_are_refused_before_they_are_parsed(tmp_path):
+    (tmp_path / "a.eml").write_bytes(b"Subject: " + b"=?utf-8?q?a?= " * 200_000 + b"\n\nHello")
+    with pytest.raises(SourceError, match="its headers have more than"):
+        list(parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig()))
