@@ -5,8 +5,8 @@ Documents that have no segments yet, and sources that are not ingested yet, are 
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -192,7 +192,7 @@ def ask_dry_run(
         guess=guess,
     )
     plan = make_plan(request)
-    if new.sources:
+    if new.sources or new.gone:
         _add_new(plan, request, new, guess)
     found = estimate(corpus, reader, plan, config)
     return {**found, "sources_to_ingest": new.sources}
@@ -212,15 +212,14 @@ def digest_dry_run(name: str, questions: Sequence[Question] | None, config: Conf
 class _NewSources:
     """Sources that an ingest would open, and what a sample of them holds."""
 
-    rows: pa.Table | None = None
-    """`infra.sources.diff.WORK`"""
+    sources: int = 0
+    rows: Sequence[pa.RecordBatch] = ()
+    """`infra.sources.diff.WORK`, without those of the sample that have no text."""
+    gone: Sequence[str] = ()
+    """Ids of documents whose sources are gone."""
     texts: tuple[str, ...] = ()
     chars_per_byte: float = 1.0
     texts_per_source: float = 1.0
-
-    @property
-    def sources(self) -> int:
-        return self.rows.num_rows if self.rows is not None else 0
 
 
 def _new_sources(asked: Target, config: Config) -> _NewSources:
@@ -229,56 +228,72 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
         return _NewSources()
     known = current_sources(asked.corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
     known = known.filter(pc.not_equal(known["state"], "deleted"))
-    rows = make_ingest_plan(list(asked.sources), known, config.ingest).work
+    plan = make_ingest_plan(list(asked.sources), known, config.ingest)
+    rows, gone = plan.work, () if config.ingest.keep_deleted else plan.gone["doc_id"].to_pylist()
     step = max(1, rows.num_rows // _TEXTS)
     sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
-    texts: list[str] = []
+    texts, textless = list[str](), list[str]()
     parsed = chars = size = 0
     with closing(Guard(config.ingest)) as guard:
         for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS], pa.int64())).to_pylist():
-            name = row["source"].rsplit("/", 1)[-1]
-            try:
+            name, before = row["source"].rsplit("/", 1)[-1], len(texts)
+            with suppress(SourceError):
                 for record in guard.parse(path_of(row["source"], row["path"]), name):
                     if not isinstance(record, Refused):
                         texts.append(record[0].text[:_CHARS])
                         chars += len(record[0].text)
-            except SourceError:
-                continue
-            parsed, size = parsed + 1, size + row["size"]
+            if len(texts) == before:
+                textless.append(row["source"])
+            else:
+                parsed, size = parsed + 1, size + row["size"]
+    left = rows.filter(pc.invert(pc.is_in(rows["source"], value_set=pa.array(textless, pa.large_string()))))
+    found = _NewSources(rows.num_rows, left.to_batches(), gone)
     if not parsed:
-        return _NewSources(rows)
-    return _NewSources(rows, tuple(texts[:_TEXTS]), chars / size if size else 1.0, len(texts) / parsed)
+        return found
+    per_byte = chars / size if size else 1.0
+    return replace(found, texts=tuple(texts[:_TEXTS]), chars_per_byte=per_byte, texts_per_source=len(texts) / parsed)
 
 
 def _add_new(plan: Plan, request: PlanRequest, new: _NewSources, guess: SegmentGuess) -> None:
-    """Add the readings of sources that are not ingested yet; a changed one is among the documents already."""
-    assert new.rows is not None
-    read = 0
-    for batch in new.rows.to_batches():
+    """Add the readings of sources that are not ingested yet, and take those of gone ones away.
+
+    A source that has changed or moved is among the documents already, with answers to its text before.
+    """
+    counts, read = plan.counts, 0
+    # Questions that are new: what a changed document said before is planned for already.
+    unread = {text for text, left in plan.left.items() if left["readings"] >= counts["documents"]}
+    for doc_id in new.gone:
+        about = [question for question in request.questions if _is_about(question, doc_id)]
+        counts["documents"] -= bool(about)
+        for question in about:
+            counts["readings"] -= 1
+            counts["pending" if question.text in unread else "answered"] -= 1
+    for batch in new.rows:
         for row in batch.to_pylist():
             about = [question for question in request.questions if _is_about(question, row["doc_id"])]
-            if not about:
-                continue
-            documents = 1 if row["known"] else max(1, round(new.texts_per_source))
+            known = row["known"] or bool(row["was"])
+            documents = 1 if known else max(1, round(new.texts_per_source))
             cut, tokens = guess.of(round(row["size"] * new.chars_per_byte))
-            plan.counts["documents"] += 0 if row["known"] else documents
-            for question in about:
+            counts["documents"] += documents if about and not known else 0
+            for question in about if not known else [each for each in about if each.text not in unread]:
                 left = plan.left[question.text]
                 left["segments"] += max(cut, documents)
                 left["tokens"] += tokens
                 if not request.archive:
                     left["readings"] += documents
-                    plan.counts["readings"] += 0 if row["known"] else documents
+                    counts["answered" if known else "readings"] += -1 if known else documents
                     read += documents
+    for name in ("documents", "readings", "answered", "pending"):
+        counts[name] = max(0, counts[name])
     matched = {question.question_id for question in plan.unmatched if question.text in plan.left}
     plan.unmatched = [question for question in plan.unmatched if question.question_id not in matched]
     if request.archive:  # a new document makes another stream, which goes on from the last one's memory
         whole = len(plan.left)
-        plan.counts["readings"], plan.counts["answered"] = whole, 0
-        read = max(0, whole - plan.counts["pending"])
+        counts["readings"], counts["answered"] = whole, 0
+        read = max(0, whole - counts["pending"])
         for left in plan.left.values():
             left["readings"] = 1
-    plan.counts["pending"] += read
+    counts["pending"] += read
 
 
 def _is_about(question: Question, doc_id: str) -> bool:

@@ -238,9 +238,17 @@ def test_a_dry_digest_sees_new_files_and_leaves_everything_as_it_is(store, archi
         dry = digest_dry_run("c", [OTTER, HERON], config)
     assert files_of(store) == before and default_questions(corpus) == [OTTER]
     assert (dry["sources_to_ingest"], dry["documents"]) == (2, 9)
-    # A new and a changed document for each question, and the other question of the seven unchanged ones and of the old
-    # version of the changed one, which is among the documents until it is ingested.
-    assert dry["readings_to_read"] == 8 + 4
+    assert (dry["readings"], dry["readings_answered_before"], dry["readings_to_read"]) == (18, 7, 11)
+    (archive / "doc1.txt").unlink()
+    (archive / "doc2.txt").rename(archive / "moved.txt")
+    (archive / "empty.txt").write_text("")
+    (archive / "broken.pdf").write_bytes(b"%PDF-1.7")
+    counted = digest_dry_run("c", [OTTER], config)
+    assert (counted["documents"], counted["readings"], counted["readings_answered_before"]) == (8, 8, 6 - 1)
+    assert counted["readings_to_read"] == 3, "a document that moved is counted as one that has changed"
+    assert digest("c", None, config)["readings"]["total"] == 8
+    (archive / "doc0.txt").write_text("The pass number for amber-otter is 4829106.")
+    (archive / "late.txt").write_text("The pass number for amber-otter is 4829107.")
     assert digest("c", None, config)["readings"]["read_now"] == 2
 
 
