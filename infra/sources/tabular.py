@@ -230,8 +230,9 @@ def _header(lines: Sequence[str], text_column: str) -> tuple[str, list[str]]:
             columns = [" ".join(name.split()) for name in next(csv.reader(lines, delimiter=delimiter), [])]
             if text_column in columns:
                 return delimiter, columns
-    line = "".join(lines[:1])[:200]
-    raise SourceError("no-column", f"no column {text_column!r} in the header {line!r}; set ingest.text_column")
+    line = "".join(lines[:1])[:200].strip()
+    detail = f"no column {text_column!r} in the header {line!r}: give --set ingest.text_column=NAME"
+    raise SourceError("no-column", detail)
 
 
 _BATCH_BYTES, _BATCH_ROWS = 2**24, 2**14
