@@ -272,10 +272,6 @@ def _parse(path: Path, text: str, line: int) -> Any:
         raise UsageError(f"{path}, line {line}: not JSON that can be read ({error}).") from error
 
 
-_SHOWN = 200
-"""Characters of a header that a message shows."""
-
-
 def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
     """Yield the rows of CSV with a header; a row that is shorter than the header has empty cells at its end.
 
@@ -298,7 +294,7 @@ def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> 
         names = [name.strip() for name in next(filter(None, reader), [])]
         missing = [name for name in needed if name not in names]
         if missing:
-            has = ", ".join(filter(None, names))[:_SHOWN] or "nothing"
+            has = ", ".join(filter(None, names))[:200] or "nothing"
             raise UsageError(f"{path}: the header has no column {missing[0]!r}: it has {has}{advice}")
         begins = reader.line_num + skipped + 1
         twice = sorted(name for name in set(names) if name and names.count(name) > 1)
