@@ -63,7 +63,7 @@ def test_a_jobs_output_is_followed_line_by_line_and_once(cluster):
     lines = []
     assert run_job(FAR, ["ask", "c"], "job", lines.append) == ""
     assert lines == ["one", "two", "three", "four"] and made.connections == 3
-    assert made.submitted["entrypoint"].endswith("-m memagent ask c --json")
+    assert made.submitted["entrypoint"].endswith("-m memagent ask c")
 
 
 def test_an_operators_configuration_reaches_a_job_and_nothing_else_that_shows_it(cluster, monkeypatch):

@@ -97,11 +97,15 @@ def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeyp
         "warnings": "",
         "answered_at": None,
     }
-    item = SimpleNamespace(**dict.fromkeys(texts, "x"), **more)
+    item = SimpleNamespace(**dict.fromkeys((*texts, "content_hash"), "x"), **more)
     monkeypatch.setattr(answer_pages.listing, "every", lambda *_: [item])
     monkeypatch.setattr(answer_pages, "link", lambda item: "/answers/x")
-    service = SimpleNamespace(index=SimpleNamespace(read=lambda: None), verdicts=lambda item: [])
-    (row,) = answer_pages.exported_rows(service, None, "anna", "http://here")
+    monkeypatch.setattr(answer_pages, "question_ids", lambda corpus: {})
+    known = [{"doc_id": name, "title": name, "warnings": ""} for name in ("one.txt", "copy.txt")]
+    index = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchall=lambda: known))
+    service = SimpleNamespace(store=None, index=SimpleNamespace(read=lambda: index), verdicts=lambda item: [])
+    row, copy = answer_pages.exported_rows(service, None, "anna", "http://here")
+    assert (row["document"], copy["document"]) == ("one.txt", "copy.txt") and copy["answer"] == row["answer"]
     assert set(row) == set(answer_pages.COLUMNS.names)
     assert (row["found"], row["quote"], row["verbatim"]) == (found, quote, True if quote else None)
     assert row["warnings"] == (["failed: x"] if state == "failed" else [])
