@@ -14,9 +14,9 @@ from memagent.reading.tokens import Tokenizer
 from tests.support.shared import Shared
 from tests.support.starts import MOST, Starts, too_many
 from tests.support.texts import make_scheme, toy_tokenizer
-from tests.support.warm import warm_engines_of_this_session
+from tests.support.warm import no_engine_is_left, warm_engines_of_this_session
 
-__all__ = ["warm_engines_of_this_session"]
+__all__ = ["no_engine_is_left", "warm_engines_of_this_session"]
 
 # How long an example takes says what else the machine does.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,7 +26,7 @@ GROUPS = {"served": "prefect", "cluster": "prefect", "prefect_server": "prefect"
 """Fixtures of `integration/` that take long to start, and the group of the files that name them."""
 TOGETHER = {
     "reader": ("commands", "docs", "evaluate", "notebooks", "serving", "walks"),
-    "learners": ("learning_loop", "own_model", "real_model"),
+    "learners": ("learning_loop", "own_model", "real_model", "training_live"),
 }
 """Groups of files of `e2e/`: those that share the engine of the bundled reader, and those whose engines and learners
 take gigabytes, of which two at a time are more than a small machine has."""

@@ -21,7 +21,7 @@ from tests.support.versions import provenance
 from tests.support.waiting import wait_for
 from tests.support.weak import weaken
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("no_engine_is_left")]
 
 ENOUGH = 20
 RECIPE = """

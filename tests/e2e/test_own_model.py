@@ -23,7 +23,7 @@ from tests.support.chat_templates import CHATML as CHATML_TEMPLATE
 from tests.support.pages import blocks
 from tests.support.texts import filler
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("no_engine_is_left")]
 
 STEPS = 12
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -13,7 +13,7 @@ from tests.e2e.conftest import PROSE, ROOT, Memagent
 from tests.support.ports import first_port
 from tests.support.serving import serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("no_engine_is_left")]
 FACT, QUESTION, ANSWER = (
     "The access code of cedar-gate is 4829104.",
     "What is the access code of cedar-gate?",
@@ -21,7 +21,13 @@ FACT, QUESTION, ANSWER = (
 )
 READING = ("reading.segment_tokens=256", "reading.memory_tokens=64", "reading.answer_tokens=32", "reading.gate=true")
 GIVEN = [part for item in READING for part in ("--set", item)]
-SMALL = ("rollout.prompts=2", "learner.minibatch_prompts=2", "rollout.segments=2", "audit.tasks=4")
+SMALL = (
+    "learner.token_budget=2048",
+    "rollout.prompts=2",
+    "learner.minibatch_prompts=2",
+    "rollout.segments=2",
+    "audit.tasks=4",
+)
 DATA = ["--data", "needles", "--text", str(Path(ROOT) / "docs"), *GIVEN]
 DATA += [part for item in SMALL for part in ("--set", item)]
 
