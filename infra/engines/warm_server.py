@@ -180,8 +180,8 @@ def _version(package: str) -> str:
 
 
 _LOOK_SECONDS = 1.0
-_LEAST_MEMORY = 2**30
-"""With fewer bytes available on the machine, an engine that no command uses ends."""
+_LEAST_MEMORY = 0.1
+"""With a smaller share of memory available, an engine that no command uses ends. Ray kills workers at 0.05."""
 _FAREWELL_SECONDS = 1.0
 """Time in which commands that wait for a failed start are told of it."""
 
@@ -241,7 +241,8 @@ class WarmServer:
             return ""  # a command that prepares an engine may take long until it uses it
         if time.monotonic() - self._idle_since >= self._keep_alive:
             return "it was idle for engine.keep_alive seconds"
-        if psutil.virtual_memory().available < _LEAST_MEMORY:
+        memory = psutil.virtual_memory()
+        if memory.available < _LEAST_MEMORY * memory.total:
             return "the machine's memory runs short"
         return "its files have changed" if self._stamp() != self._spec.stamp else ""
 
