@@ -266,7 +266,7 @@ def main() -> None:
     given = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="memagent-soak-up-"))
     try:
-        write(result("soak-up", "memagent up and serve for hours, killed in turn", measure(given, base), given))
+        write(result("soak-up", "memagent up and serve, killed in turn", measure(given, base), given))
     finally:
         shutil.rmtree(base, ignore_errors=True)
 

@@ -272,6 +272,13 @@ def _parse(path: Path, text: str, line: int) -> Any:
         raise UsageError(f"{path}, line {line}: not JSON that can be read ({error}).") from error
 
 
+def check_header(path: Path, names: Sequence[str], needed: Sequence[str], advice: str) -> None:
+    """Raises UsageError: a needed column is not among the names; `advice` says what to do."""
+    if missing := [name for name in needed if name not in names]:
+        has = ", ".join(filter(None, names))[:200] or "nothing"
+        raise UsageError(f"{path}: the header has no column {missing[0]!r}: it has {has}{advice}")
+
+
 def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
     """Yield the rows of CSV with a header; a row that is shorter than the header has empty cells at its end.
 
@@ -292,10 +299,7 @@ def csv_rows(path: Path, text: str, needed: Sequence[str], advice: str = "") -> 
     begins = 1
     try:
         names = [name.strip() for name in next(filter(None, reader), [])]
-        missing = [name for name in needed if name not in names]
-        if missing:
-            has = ", ".join(filter(None, names))[:200] or "nothing"
-            raise UsageError(f"{path}: the header has no column {missing[0]!r}: it has {has}{advice}")
+        check_header(path, names, needed, advice)
         begins = reader.line_num + skipped + 1
         twice = sorted(name for name in set(names) if name and names.count(name) > 1)
         if twice:

@@ -307,7 +307,7 @@ def digest(
 
 
 def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, str]:
-    """Return hashes of all that a digest depends on: its own answers, of which a repair may have dropped some, too."""
+    """Return hashes of all that a digest depends on. Its own answers are among it: a repair may have dropped some."""
     reader, corpus = reading.reader, reading.corpus
     return {
         **{name: Table(corpus.store, name).fingerprint(corpus.name) for name in ("documents", "answers", "feedback")},

@@ -37,7 +37,7 @@ class IngestPlan:
     failed: pa.Array
     """Names of the sources that failed in an earlier run and are as they were: they would fail again."""
     dismissed: int
-    """Sources that failed, were dismissed (`pipelines.stages.ingest.dismiss`) and are as they were."""
+    """Sources that are as they were when they were dismissed (`pipelines.stages.ingest.dismiss`) or forgotten."""
     gone: pa.Table
     """Sources whose documents are to go."""
     moved: pa.Table

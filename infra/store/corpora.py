@@ -70,7 +70,7 @@ def tag(corpus: Corpus, sources: Sequence[str], tags: Sequence[str]) -> None:
 
 def sources_of(corpus: Corpus) -> list[str]:
     """Return the sources that the corpus was ingested from."""
-    return list(_load(corpus).get("sources", []))
+    return list(load_record(corpus).get("sources", []))
 
 
 def forgotten(corpus: Corpus, more: Collection[str] = ()) -> frozenset[str]:
@@ -81,23 +81,17 @@ def forgotten(corpus: Corpus, more: Collection[str] = ()) -> frozenset[str]:
 
     if more:
         _change(corpus, change)
-    return frozenset(_load(corpus).get("forgotten", []))
+    return frozenset(load_record(corpus).get("forgotten", []))
 
 
-def forgettings(corpus: Corpus, more: int = 0) -> int:
-    """Return how often documents of a corpus were forgotten; count some first."""
-
-    def change(known: CorpusRecord) -> None:
-        known["forgettings"] = known.get("forgettings", 0) + more
-
-    if more:
-        _change(corpus, change)
-    return _load(corpus).get("forgettings", 0)
+def count_forgetting(corpus: Corpus) -> None:
+    """Count that documents of a corpus were forgotten."""
+    _change(corpus, lambda known: known.update({"forgettings": known.get("forgettings", 0) + 1}))
 
 
 def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
     """Return a function that gives the tags of a document by its source: those of all sources that it lies under."""
-    tagged = [(_covers(source), tags) for source, tags in _load(corpus).get("tags", {}).items()]
+    tagged = [(_covers(source), tags) for source, tags in load_record(corpus).get("tags", {}).items()]
 
     def tags_of(source: str) -> tuple[str, ...]:
         return tuple(sorted({tag for covers, tags in tagged if covers(source) for tag in tags}))
@@ -114,7 +108,7 @@ def default_questions(corpus: Corpus) -> list[Question]:
             tuple(row["documents"]),
             None if row["answers"] is None else tuple(row["answers"]),
         )
-        for row in _load(corpus).get("questions", [])
+        for row in load_record(corpus).get("questions", [])
     ]
 
 
@@ -133,7 +127,8 @@ def corpora(store: Store) -> list[str]:
     return [path.rsplit("/", 1)[-1].removesuffix(".json") for path in store.list("corpora", suffix=".json")]
 
 
-def _load(corpus: Corpus) -> CorpusRecord:
+def load_record(corpus: Corpus) -> CorpusRecord:
+    """Return the settings of a corpus; none where it has no file."""
     try:
         return _parsed(corpus.store.read_bytes("corpora", f"{check_name(corpus.name)}.json"), corpus)
     except FileNotFoundError:
@@ -142,7 +137,7 @@ def _load(corpus: Corpus) -> CorpusRecord:
 
 def _parsed(data: bytes, corpus: Corpus) -> CorpusRecord:
     """Return the settings in a file. Raises MemagentError: it is damaged; what was forgotten is not guessed."""
-    shapes = {"sources": list, "questions": list, "tags": dict, "forgotten": list}
+    shapes = {"sources": list, "questions": list, "tags": dict, "forgotten": list, "forgettings": int}
     try:
         known: CorpusRecord = json.loads(data)
         whole = all(isinstance(known.get(name, shape()), shape) for name, shape in shapes.items())

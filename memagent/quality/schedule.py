@@ -121,7 +121,7 @@ def scheduled_runs(
         by_day.setdefault(config.of(digest.started_at), []).append(digest)
     today = config.of(now)
     # One whose machine's clock was wrong may lie in the future: it must not hide what is due.
-    day = max([today, *(day for day in by_day if day <= today + _DAY)])
+    day = max([today, *(each for each in by_day if each <= today + _DAY)])
     first = min([first, *by_day] if first else by_day, default=None)
     while first is not None and day >= first:
         yield _of_day(day, by_day.get(day, []), config, now)

@@ -240,16 +240,19 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
         documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
         by_text: dict[str, list[AnswerRow]] = defaultdict(list)
         for answer in visible_answers(corpus, bucket, hidden, withheld=withheld).to_pylist():
-            answer["question_id"] = ids.get(answer["question"], answer["question_id"])
             by_text[answer["content_hash"]].append(answer)
         reviews, pages = Reviews(corpus, bucket), PageNumbers(corpus, bucket)
         for document in documents:
             for answer in by_text[document["content_hash"]]:
-                yield _given(document, answer, pages, review=reviews.of(answer))
+                yield _given(document, _renamed(answer, ids), pages, reviews.of(answer))
     shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
     reviews, pages = Reviews(corpus), PageNumbers.cited_by(corpus, shown)
     whole = _concatenated(corpus) if shown else None
-    yield from (_given(whole, answer, pages, review=reviews.of(answer)) for answer in shown if whole)
+    yield from (_given(whole, _renamed(answer, ids), pages, reviews.of(answer)) for answer in shown if whole)
+
+
+def _renamed(answer: AnswerRow, ids: Mapping[str, str]) -> AnswerRow:
+    return {**answer, "question_id": ids.get(answer["question"], answer["question_id"])}
 
 
 def _given(

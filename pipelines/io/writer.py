@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from memagent.errors import UsageError
-from memagent.questions import FileRow
+from memagent.questions import FileRow, check_header
 
 Row = Mapping[str, Any]
 
@@ -226,8 +226,7 @@ def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "") -> Iterator[F
     except (ValueError, KeyError, IndexError, TypeError, OSError, SyntaxError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} is no Excel workbook, or a damaged one; save it again as .xlsx") from error
     try:
-        if missing := [name for name in needed if name not in names]:
-            raise UsageError(f"{path}: the header has no column {missing[0]!r}{advice}")
+        check_header(path, names, needed, advice)
         for index, (title, head, rows) in enumerate(sheets):
             if set(needed) <= set(head):
                 yield from _sheet_rows(f"{path}, {title}," if index else f"{path},", head, rows)

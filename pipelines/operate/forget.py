@@ -26,7 +26,7 @@ from infra.maintenance.erasure import (
 )
 from infra.maintenance.lineage import erased_with, find_texts, segment_parts, training_rows
 from infra.store.claims import alone
-from infra.store.corpora import check_known, forgettings, forgotten, sources_of
+from infra.store.corpora import check_known, count_forgetting, forgotten, sources_of
 from infra.store.delta import Table
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
@@ -240,8 +240,7 @@ def _chosen(corpus: Corpus, doc_ids: set[str], hashes: set[str]) -> Forgetting:
 
 
 def _finish(store: Store, journal: ForgetJournal, canaries: Sequence[str]) -> ForgetSummary:
-    for name in journal["erased"]:
-        forgettings(Corpus(store, name), more=1)
+    count_forgetting(Corpus(store, journal["corpus"]))
     follow_forgettings(store)
     searched = [*journal["passages"], *canaries]
     found = find_texts(store, searched, but=store.path(JOURNAL))

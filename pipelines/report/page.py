@@ -163,7 +163,8 @@ class FileListing:
 
     def document(self, content_hash: str, plan: PlannedReading | None = None) -> int:
         """Return the number of a document: of the one that is planned, else of the first with the text."""
-        key = (content_hash, plan["doc_id"] if plan and plan["content_hash"] == content_hash else "")
+        plan = plan if plan and plan["content_hash"] == content_hash else None
+        key = (content_hash, plan["doc_id"] if plan else "")
         if key not in self._numbers:
             self._numbers[key] = number = len(self.data["documents"])
             of_text = self._numbers.setdefault((content_hash, ""), number)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.maintenance.lineage import find_texts
-from infra.store.corpora import remember
+from infra.store.corpora import corpora, remember
 from infra.store.delta import Table, now
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
@@ -182,6 +182,7 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
 
     done = forget("c", config, [("doc_id", "ogilvie.txt")], canaries=[CANARY, "47110815"])
     assert (done["evaluated"], done["documents_count"], done["readings"]) == ([scored["corpus"]], 1, 2)
+    assert corpora(store) == ["c"], "an evaluation is no corpus of its own by that"
     assert done["found"] == []
     left = current_documents(Corpus(store, scored["corpus"])).to_pylist()
     assert [row["content_hash"] for row in left] == [other["content_hash"]], "texts of other documents stay"

@@ -101,11 +101,14 @@ def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeyp
     monkeypatch.setattr(answer_pages.listing, "every", lambda *_: [item])
     monkeypatch.setattr(answer_pages, "link", lambda item: "/answers/x")
     monkeypatch.setattr(answer_pages, "question_ids", lambda corpus: {})
-    known = [{"doc_id": name, "title": name, "warnings": ""} for name in ("one.txt", "copy.txt")]
-    index = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchall=lambda: known))
+    names = {"copy.txt": 1, "one.txt": 1, "gone.txt": 0}
+    known = [{"doc_id": name, "title": name, "warnings": "", "present": there} for name, there in names.items()]
+    index = SimpleNamespace(execute=lambda *_: known)
     service = SimpleNamespace(store=None, index=SimpleNamespace(read=lambda: index), verdicts=lambda item: [])
-    row, copy = answer_pages.exported_rows(service, None, "anna", "http://here")
-    assert (row["document"], copy["document"]) == ("one.txt", "copy.txt") and copy["answer"] == row["answer"]
+    row, *copies = answer_pages.exported_rows(service, None, "anna", "http://here")
+    named = [(each["document"], each["answer"]) for each in (row, *copies)]
+    told = row["answer"]
+    assert named == ([("x", told)] if state == "failed" else [("copy.txt", told), ("one.txt", told)])
     assert set(row) == set(answer_pages.COLUMNS.names)
     assert (row["found"], row["quote"], row["verbatim"]) == (found, quote, True if quote else None)
     assert row["warnings"] == (["failed: x"] if state == "failed" else [])

@@ -220,16 +220,17 @@ def _spans(document: str, row: AnswerRow | None, counting: list[Verdict]) -> lis
 
 
 def _source(service: ReviewService, item: ListedAnswer, document: str) -> dict[str, str] | None:
-    row = (
-        service.index.read()
-        .execute(
-            "SELECT doc_id, title, source, media_type, warnings FROM version WHERE content_hash = ? AND corpus = "
-            "(SELECT id FROM corpus WHERE name = ?) ORDER BY present DESC, doc_id",
-            (document, item.corpus),
-        )
-        .fetchone()
+    return next(iter(_sources(service, item, document)), None)
+
+
+def _sources(service: ReviewService, item: ListedAnswer, document: str) -> list[dict[str, str]]:
+    """Return the documents of an item's corpus that have, or had, a text: those that are present first."""
+    rows = service.index.read().execute(
+        "SELECT doc_id, title, source, media_type, warnings, present FROM version WHERE content_hash = ? AND corpus = "
+        "(SELECT id FROM corpus WHERE name = ?) ORDER BY present DESC, doc_id",
+        (document, item.corpus),
     )
-    return dict(row) if row else None
+    return [dict(row) for row in rows]
 
 
 def _page(request: Request) -> PagePicture | str:
@@ -307,15 +308,11 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
 def _documents(
     service: ReviewService, items: Iterable[ListedAnswer]
 ) -> Iterator[tuple[ListedAnswer, Mapping[str, str]]]:
-    """Yield items with each document that has their text, as doc_id, title and warnings."""
+    """Yield items with each document that has their text; what failed is of one document."""
     for item in items:
-        found = service.index.read().execute(
-            "SELECT doc_id, title, warnings FROM version WHERE content_hash = ? AND present AND corpus = "
-            "(SELECT id FROM corpus WHERE name = ?) ORDER BY doc_id",
-            (item.content_hash, item.corpus),
-        )
         own = {"doc_id": item.doc_id, "title": item.title, "warnings": ""}
-        yield from ((item, document) for document in found.fetchall() or [own])
+        found = [] if item.state == "failed" else _sources(service, item, item.content_hash)
+        yield from ((item, document) for document in [each for each in found if each["present"]] or [own])
 
 
 def _warnings(item: ListedAnswer, document: Mapping[str, str]) -> list[str]:

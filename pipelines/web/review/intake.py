@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store.corpora import corpora, forgettings, forgotten
+from infra.store.corpora import corpora, load_record
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.rows import FailureRow, FeedbackRow
@@ -319,19 +319,20 @@ class Refresher:
         Return whether it is empty now.
         """
         stale, counts = False, dict[str, int]()
+        known = dict(map(tuple, self._index.read().execute("SELECT name, forgettings FROM corpus")))
         for name in corpora(self._store):
-            corpus = Corpus(self._store, name)
-            hashes, counts[name] = forgotten(corpus), forgettings(corpus)
+            record = load_record(Corpus(self._store, name))
+            hashes, counts[name] = frozenset(record.get("forgotten", ())), record.get("forgettings", 0)
             if hashes and hashes != self._told.get(name):
                 self._forget(name, hashes)
                 self._told[name] = hashes
-            query = "SELECT 1 FROM corpus WHERE name = ? AND forgettings <> ?"
-            older = self._index.read().execute(query, (name, counts[name])).fetchone()
-            stale = stale or bool(older) or self._has_any(name, json.dumps(sorted(hashes)))
+            older = known.get(name, counts[name]) != counts[name]
+            stale = stale or older or self._has_any(name, json.dumps(sorted(hashes)))
         if stale:
             self._index.clear()
-        with self._index.write() as connection:
-            connection.executemany("INSERT OR IGNORE INTO corpus (name, forgettings) VALUES (?, ?)", counts.items())
+        if stale or counts.keys() - known.keys():
+            with self._index.write() as connection:
+                connection.executemany("INSERT OR IGNORE INTO corpus (name, forgettings) VALUES (?, ?)", counts.items())
         return not self._index.read().execute("SELECT 1 FROM version UNION SELECT 1 FROM item").fetchone()
 
     def _has_any(self, corpus: str, hashes: str) -> bool:
