@@ -11,7 +11,7 @@ setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gp
 	@bash infra/setup.sh $(ACCELERATOR)
 
 demo: setup       ## An archive of installed packages' texts: nightly digest and bulk answers, with evidence
-	@$(PY) -m pipelines.operate.demo build/demo
+	@$(PY) -m examples.demo build/demo
 
 lint: setup       ## Lint, format
 	@$(PY) -m ruff check .

@@ -34,19 +34,19 @@ from memagent.reading.chat import for_model
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.prompts import load_template
 from memagent.reading.tokens import load_tokenizer
-from memagent.rl.config import Recipe, load_recipe
+from memagent.rl.config import Recipe, RewardRecipe, load_recipe
 from memagent.rl.dataset import Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, Task, make_task
-from memagent.rl.methods import METHODS
 from memagent.rl.packing import balance, items, pack, units
-from memagent.rl.rollout import Batch, RewardConfig, roll_out, roll_out_group
+from memagent.rl.rollout import Batch, roll_out, roll_out_group
 from memagent.rl.sources import contracts, halves, needles
+from memagent.rl.trajectory import with_advantages
 
 KINDS = ("niah_single_1", "niah_single_2", "niah_multikey_1")
 _FULL = 0.8
 """Typical fill of a segment with soft boundaries."""
 _TOKENS = 256
 """Tokens of a segment."""
-_PAY = RewardConfig({"task": 1.0})
+_PAY = RewardRecipe(weights={"task": 1.0})
 
 
 def spec_of(folder: Path, **changes: object) -> ReadingSpec:
@@ -126,8 +126,7 @@ def data(given: argparse.Namespace, recipe: Recipe, spec: ReadingSpec) -> Datase
 
 def learn(learner: Learner, recipe: Recipe, batch: Batch) -> dict[str, float]:
     """Take one optimiser step on a batch."""
-    method = METHODS.find(recipe.method.name)
-    groups = [method.assign(group, recipe.loss.baseline, recipe.method.weight, []) for group in batch.kept]
+    groups = [with_advantages(group, recipe.loss.baseline) for group in batch.kept]
     flat = items([one for group in groups for one in group.trajectories])
     made = units(flat, recipe.learner.token_budget)
     bins = balance([unit.tokens for unit in made], 1, recipe.learner.token_budget)[0]

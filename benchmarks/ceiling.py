@@ -20,7 +20,7 @@ from infra.cluster.session import ray_session
 from infra.readers import ReaderSpec
 from infra.store.location import Corpus, Store
 from infra.store.plans import read_plan
-from infra.store.rows import PlannedReading
+from infra.store.schemas import PlannedReading
 from infra.store.segments import StoredStream, segmented
 from memagent.config import Config, load_config
 from memagent.questions import ask as make_question

@@ -27,7 +27,7 @@ from infra.readers import ReaderSpec
 from infra.store.buckets import WHOLE
 from infra.store.location import Corpus, Store
 from infra.store.plans import Block, WorkItem, write_work
-from infra.store.rows import SegmentedRow
+from infra.store.schemas import SegmentedRow
 from infra.store.segments import segment_range, write_segments
 from memagent.config import load_config
 from memagent.records import text_hash

@@ -23,8 +23,9 @@ from benchmarks.record import Row, arguments, result, write
 from benchmarks.scale import Step, in_process, peak_mb
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus, Store
+from infra.store.schemas import now
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question

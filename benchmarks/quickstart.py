@@ -22,9 +22,9 @@ from pathlib import Path
 
 from benchmarks.ceiling import ends, make_archive, pass_rate, read_all
 from benchmarks.record import ROOT, Row, arguments, result, write
+from examples.demo import DOCUMENTS
 from infra.store.location import Store
 from memagent.config import load_config
-from pipelines.operate.demo import DOCUMENTS
 
 PARTS = ("setup", "ask", "demo", "load", "pace")
 FORMATS = ("auto", "float32", "bfloat16")

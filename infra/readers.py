@@ -11,7 +11,7 @@ from typing import Any
 from infra.models import fetch_folder, folder_hash, policy_file
 from infra.store.location import Store
 from infra.store.policies import fetch, policies, policy, promoted
-from infra.store.rows import PolicyRow
+from infra.store.schemas import PolicyRow
 from memagent.config import Config, EngineConfig, ReadingConfig, reading_defaults
 from memagent.errors import ConfigError
 from memagent.nano import VERSIONS, bundled

@@ -21,12 +21,11 @@ import pyarrow as pa
 from infra.cluster.board import Progress
 from infra.store.delta import DataFile
 from infra.store.location import Corpus
-from infra.store.runs import RunSummary
+from infra.store.runs import RunSummary, new_run_id
 from memagent.errors import MemagentError, UsageError
 from memagent.records import Evidence, Json, Level
 from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
-from pipelines.run_names import new_run_id
 from pipelines.target import Target, ask_target
 from pipelines.views.formatting import cited, cited_notes, counts_of, duration, one_line, shown_as, work_of
 

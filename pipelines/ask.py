@@ -18,17 +18,25 @@ from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.claims import RunningError, beat, claimed
 from infra.store.corpora import check_known, default_questions, remember, sources_of
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import check_documents, has_documents
 from infra.store.location import Corpus, Store, file_system
-from infra.store.quarantine import failure_row
-from infra.store.runs import RunExtras, RunSummary, SegmentSummary, begin_run, close_runs, read_summary, run_ids
+from infra.store.runs import (
+    RunExtras,
+    RunSummary,
+    SegmentSummary,
+    begin_run,
+    close_runs,
+    read_summary,
+    run_id_or_new,
+    run_ids,
+)
+from infra.store.schemas import failure_row, now
 from infra.system.logs import PRODUCT, formatter
 from memagent.config import Config, LoggingConfig
 from memagent.errors import UsageError
 from memagent.questions import load_questions
 from memagent.records import Question, stable_hash
-from pipelines.run_names import run_id_or_new
 from pipelines.runs import Recorder, finish, repeat
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
@@ -367,7 +375,7 @@ def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan, questions: Se
     texts = {question.question_id: question.text for question in questions}
     Table(corpus.store, "quarantine").upsert(
         failure_row(
-            corpus,
+            corpus.name,
             "plan",
             question_id,
             reason="no-document",

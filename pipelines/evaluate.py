@@ -12,12 +12,11 @@ from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.claims import used
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.plans import read_plan
-from infra.store.rows import AnswerRow, ScoreRow
-from infra.store.runs import RunExtras, RunSummary, ScoreLine
-from infra.store.schemas import RESULTS
+from infra.store.runs import RunExtras, RunSummary, ScoreLine, run_id_or_new
+from infra.store.schemas import RESULTS, AnswerRow, ScoreRow, now
 from infra.store.turns import resume_points
 from memagent.config import Config
 from memagent.errors import UsageError
@@ -26,7 +25,6 @@ from memagent.evaluation.stats import Paired, paired
 from memagent.evaluation.suites import Suite
 from memagent.records import Json, Turn, stable_hash
 from pipelines.ask import AskRequest, run_readings
-from pipelines.run_names import run_id_or_new
 from pipelines.runs import run_answers
 from pipelines.stages.make_samples import Taken, questions, take
 

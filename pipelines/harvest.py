@@ -8,19 +8,18 @@ from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.claims import used
-from infra.store.delta import now
 from infra.store.documents import check_documents, current_documents
 from infra.store.feedback import verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, HarvestSummary, qa_version, read_qa, write_qa
-from infra.store.runs import run_ids, write_run
+from infra.store.runs import run_id_or_new, run_ids, write_run
+from infra.store.schemas import now
 from infra.store.segments import segmented
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.curation import SPLITS, TRUST, Qa, gather, split_of
 from memagent.records import Question
 from pipelines.ask import AskRequest, run_readings
-from pipelines.run_names import run_id_or_new
 from pipelines.runs import Recorder
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers
 from pipelines.stages.segment import segment

@@ -18,14 +18,14 @@ from infra.readers import SHIPPED, ReaderSpec, resolve_policy
 from infra.store.claims import used
 from infra.store.location import Corpus, Store
 from infra.store.policies import policies, policy, promote, promoted, refuse
-from infra.store.rows import PolicyRow, ResultRow
+from infra.store.runs import new_run_id
+from infra.store.schemas import PolicyRow, ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.evaluation.suites import Suite
 from memagent.rl.promotion import Decision, PlannedGroup, PowerRecord, PromotionSpec, QuestionGroup, decide, state
 from pipelines.evaluate import evaluate, run_results
 from pipelines.promotion_questions import Questions, find_questions, trained_files
-from pipelines.run_names import new_run_id
 
 __all__ = ["PromotionSpec", "compare_policies", "run_promotion"]
 

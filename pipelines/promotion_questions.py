@@ -17,8 +17,7 @@ from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus, Store, file_system
 from infra.store.qa import from_row, read_rows, taught_texts
-from infra.store.rows import QaRow
-from infra.store.schemas import POLICIES_OF
+from infra.store.schemas import POLICIES_OF, QaRow
 from memagent.evaluation.records import columns_of
 from memagent.evaluation.ruler import write_jsonl
 from memagent.evaluation.texts import Sample, Whole

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.cluster.board import Progress
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.plans import delete_work, repeat_plan
-from infra.store.rows import AnswerRow, PlannedReading
 from infra.store.runs import (
     NOTHING_SEGMENTED,
     IngestSummary,
@@ -28,6 +27,7 @@ from infra.store.runs import (
     withheld_runs,
     write_run,
 )
+from infra.store.schemas import AnswerRow, PlannedReading, now
 from memagent.quality.quality_checks import Quality
 from memagent.records import Json
 from pipelines.operate.optimize import compact_tables, compact_turns

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store.claims import is_alive
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus
-from infra.store.rows import Ended, RunRow
+from infra.store.schemas import Ended, RunRow, now
 from memagent.quality.schedule import Digest, Problem, RunState, ScheduleConfig, ScheduledRun, scheduled_runs
 from memagent.records import Json
 from pipelines.views.formatting import status_of

@@ -14,15 +14,14 @@ from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.sources.diff import make_plan
 from infra.store.corpora import check_name, corpora, remember, sources_of
-from infra.store.delta import now
 from infra.store.documents import current_sources, documents_count, has_documents
 from infra.store.location import Corpus, Store
-from infra.store.runs import RunExtras, RunSummary
+from infra.store.runs import RunExtras, RunSummary, run_id_or_new
+from infra.store.schemas import now
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import stable_hash
 from pipelines.ask import AskRequest, check_window, prepare_engine, run_readings
-from pipelines.run_names import run_id_or_new
 from pipelines.stages.ingest import ingest
 
 _PATH = re.compile(r"[/\\*?\[~]|^\.")

@@ -17,10 +17,10 @@ PACKAGES = ("memagent", "infra", "pipelines")
 SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
-    "files": 251,
-    "lines": 50_200,
-    "modules with one importer": 54,
-    "files below 50 lines": 30,
+    "files": 240,
+    "lines": 49_600,
+    "modules with one importer": 50,
+    "files below 50 lines": 26,
     "circles of imports": 0,
     "class names with several meanings": 0,
     "core dependencies": 20,

@@ -20,7 +20,7 @@ from typer.main import get_command
 DOCS = Path(__file__).parents[1]
 sys.path.insert(0, str(DOCS.parent))
 
-from infra.store import rows, schemas  # noqa: E402
+from infra.store import schemas  # noqa: E402
 from memagent.config import Config, ReadingConfig  # noqa: E402
 from memagent.rl.config import Recipe  # noqa: E402
 from pipelines.cli.main import app  # noqa: E402
@@ -121,7 +121,7 @@ def _cell(text: str) -> str:
 
 
 def tables() -> Iterator[str]:
-    """Yield the lines of all tables: their key, and their columns as `infra/store/rows.py` has them."""
+    """Yield the lines of all tables: their key, and their columns as `infra/store/schemas.py` has them."""
     for name, table in schemas.TABLES.items():
         yield from _table(f"`{name}`: Delta", table.row, table.key)
     for row, where, key in _FILES:
@@ -129,10 +129,10 @@ def tables() -> Iterator[str]:
 
 
 _FILES = (
-    (rows.SegmentRow, "segments/", ("content_hash", "index")),
-    (rows.TurnRow, "turns/", ("reading_id", "span", "step")),
-    (rows.PlannedReading, "runs/<run_id>/plan/", ("reading_id", "doc_id", "question_id")),
-    (rows.ResultRow, "runs/<run_id>/results.parquet", ("sample_id",)),
+    (schemas.SegmentRow, "segments/", ("content_hash", "index")),
+    (schemas.TurnRow, "turns/", ("reading_id", "span", "step")),
+    (schemas.PlannedReading, "runs/<run_id>/plan/", ("reading_id", "doc_id", "question_id")),
+    (schemas.ResultRow, "runs/<run_id>/results.parquet", ("sample_id",)),
 )
 """Parquet files: type of a row, place in the store, key."""
 
@@ -149,7 +149,7 @@ def _table(title: str, row: type, key: tuple[str, ...]) -> Iterator[str]:
 def _comments(row: type) -> dict[str, str]:
     """Return what stands beside the columns of a row's type, and of the type that it extends."""
     source = inspect.getsource(row)
-    base = getattr(rows, re.findall(r"^class \w+\((\w+)\)", source)[0])
+    base = getattr(schemas, re.findall(r"^class \w+\((\w+)\)", source)[0])
     inherited = {} if base is TypedDict else _comments(base)
     return inherited | dict(re.findall(r"^    (\w+): .*  # (.*)$", source, re.MULTILINE))
 

@@ -25,8 +25,7 @@ import pyarrow as pa
 from infra.cluster.board import Attempt, Board, RemoteBoard
 from infra.cluster.placement import EngineGroups, check_fits, check_machine
 from infra.cluster.session import board_name, ensure_ray
-from infra.store.location import Store
-from infra.system.disk import is_full
+from infra.store.location import Store, is_full
 from infra.system.processes import terminating
 from memagent.config import PoolConfig
 from memagent.errors import EngineDied, MemagentError, UsageError

@@ -22,13 +22,12 @@ from infra.cluster.loaded_engine import LoadedEngine, Stopped
 from infra.engines.supervised import SharedLock
 from infra.readers import ReaderSpec
 from infra.store.data_files import write_data_file
-from infra.store.delta import DataFile, now
-from infra.store.location import Corpus
+from infra.store.delta import DataFile
+from infra.store.location import Corpus, DiskReserve, is_full
 from infra.store.plans import Block, WorkItem, read_work
-from infra.store.rows import AnswerRow
+from infra.store.schemas import AnswerRow, now
 from infra.store.segments import StoredStream, read_places
 from infra.store.turns import TurnWriter, turns
-from infra.system.disk import DiskReserve, is_full
 from infra.system.logs import LogLine, WorkerLog, reading_id
 from memagent.config import Config
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError, missing_extra

@@ -19,9 +19,8 @@ from memagent.reading.conversations import ReadingSpec
 from memagent.reading.engine import Completion, Engine, Sampling
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Task
-from memagent.rl.methods import METHODS
 from memagent.rl.reward import Reward, check_rewards
-from memagent.rl.rollout import RewardConfig, roll_out_group
+from memagent.rl.rollout import roll_out_group
 from memagent.rl.trajectory import Group, Trajectory
 
 if TYPE_CHECKING:
@@ -62,11 +61,8 @@ class RolloutWorker:
         self._engine = SupervisedEngine(self._make, reader.engine_restarts)
 
     async def start(self) -> None:
-        """Start the engine. Raises ConfigError: a reward, or the training method, cannot be imported on this node."""
-        reward = self._recipe.reward
-        check_rewards(reward.weights)
-        method = METHODS.find(self._recipe.method.name)
-        self._pay = RewardConfig(reward.weights, reward.overlong_tokens, method.memories)
+        """Start the engine. Raises ConfigError: a reward cannot be imported on this node."""
+        check_rewards(self._recipe.reward.weights)
         await self._engine.start()
 
     async def update(self, version: str, key: str, names: Sequence[str], *files: "FileContent") -> None:
@@ -88,7 +84,7 @@ class RolloutWorker:
         """Read a task `size` times concurrently."""
         scheme = self._greedy if greedy else self._sampled
         try:
-            return await roll_out_group(task, size, scheme, generate=self._generate, pay=self._pay)
+            return await roll_out_group(task, size, scheme, generate=self._generate, pay=self._recipe.reward)
         except EngineDied:
             if self._lasting:
                 raise

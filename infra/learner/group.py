@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -223,24 +223,6 @@ class LearnerGroup:
             counts = {"trained_tokens": float(sampled), "computed_tokens": float(computed)}
             steps.append(_summed(sums) | counts | shown)
         return steps
-
-    async def likelihoods(self, groups: Sequence[Group]) -> list[list[list[float]]]:
-        """Return for each group, trajectory and probe the mean log-probability of a token of the gold answer."""
-        asked = [probe for group in groups for trajectory in group.trajectories for probe in trajectory.probes]
-        same = {(*probe.prompt_ids, *probe.response_ids): probe for probe in asked}  # most memories are alike
-        flat = [PackedItem(probe, 0.0) for probe in same.values()]
-        bins = self._bins(flat)
-        scores = await self._score([[pack(bin_) for bin_ in rank] for rank in bins])
-        means: dict[tuple[int, ...], float] = {}
-        for bin_, values in zip(chain(*bins), chain(*scores), strict=True):
-            left = iter(values)
-            for probe in (item.conversation for unit in bin_ for item in unit.items):
-                own = list(islice(left, len(probe.response_ids)))
-                means[(*probe.prompt_ids, *probe.response_ids)] = sum(own) / len(own)
-        return [
-            [[means[(*probe.prompt_ids, *probe.response_ids)] for probe in one.probes] for one in group.trajectories]
-            for group in groups
-        ]
 
     async def call(self, method: Callable[Concatenate[RankActor, P], T], *args: P.args, **named: P.kwargs) -> list[T]:
         """Call a method on all ranks, which take part together; return their results, by rank.

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.rows import QaRow
+from infra.store.schemas import QaRow
 from infra.store.turns import FOLDER, logged_runs
 from memagent.errors import MemagentError
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import BinaryIO, cast
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, SourceFormat
+from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, SourceFormat, quoted
 from infra.sources.decoding import blank, clean
 from infra.sources.excel import parse_xlsx
 from infra.sources.html import parse_epub, parse_html
@@ -21,7 +21,6 @@ from infra.sources.pptx import parse_pptx
 from infra.sources.tabular import ID_CHARS, parse_csv, parse_json, parse_json_lines, parse_parquet
 from infra.sources.text import parse_markdown, parse_rtf, parse_text
 from infra.sources.word import parse_docx
-from infra.system.naming import quoted
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from memagent.registry import Registry

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.sources import is_table, parser_origin
+from infra.sources.base import unquoted
 from infra.sources.discovery import list_sources
 from infra.sources.listing import FOUND, Listing, assign_ids, candidate_ids, rows_to_sources
 from infra.store.location import file_system
-from infra.system.naming import unquoted
 from memagent.config import IngestConfig
 from memagent.records import stable_hash
 from memagent.version import __version__

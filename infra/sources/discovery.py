@@ -10,10 +10,10 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from fsspec.utils import glob_translate
 
+from infra.sources.base import quoted
 from infra.sources.listing import Listing, Source, Unusable, is_passed_over
 from infra.store.delta import open_delta
 from infra.store.location import file_system, probe, s3_options
-from infra.system.naming import quoted
 from memagent.config import without_login
 from memagent.errors import UsageError
 

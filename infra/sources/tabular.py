@@ -12,11 +12,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, Refused
+from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, quoted
 from infra.sources.decoding import blank, clean, detect
 from infra.sources.listing import seekable
 from infra.sources.text import parse_text
-from infra.system.naming import quoted
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 

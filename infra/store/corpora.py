@@ -10,9 +10,9 @@ from typing import TypedDict
 
 from fsspec.utils import glob_translate
 
+from infra.sources.base import quoted
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.system.naming import quoted
 from memagent.errors import MemagentError, UsageError
 from memagent.records import Json, Question
 

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypedDict
 from urllib.parse import unquote
 
@@ -68,11 +68,6 @@ _reopened = retry(
     reraise=True,
 )
 """Open the table again where entries of its log, which a checkpoint replaces, were deleted in that moment."""
-
-
-def now() -> datetime:
-    """Return the current time, as tables store it."""
-    return datetime.now(UTC)
 
 
 def open_delta(address: str, options: dict[str, str]) -> DeltaTable:

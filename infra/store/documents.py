@@ -17,8 +17,16 @@ from infra.store.buckets import WHOLE, Bucket, are_first, buckets, first_of_each
 from infra.store.data_files import FileCommits, write_data_file
 from infra.store.delta import DataFile, Table
 from infra.store.location import Corpus
-from infra.store.rows import AnswerRow, DocumentRow, EvidenceRow, FailureRow, NewDocument, SourceRow
-from infra.store.schemas import DOCUMENTS, QUARANTINE
+from infra.store.schemas import (
+    DOCUMENTS,
+    QUARANTINE,
+    AnswerRow,
+    DocumentRow,
+    EvidenceRow,
+    FailureRow,
+    NewDocument,
+    SourceRow,
+)
 from memagent.errors import SourceError, UsageError
 
 _FLUSH_CHARS = 32 * 2**20

@@ -12,7 +12,7 @@ from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.data_files import write_data_file
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.rows import AnswerRow, FeedbackRow
+from infra.store.schemas import AnswerRow, FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, current, review
 from memagent.records import TextSpan
 

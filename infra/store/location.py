@@ -1,10 +1,12 @@
-"""The store: one URL, a local folder or ``s3://``. No other module distinguishes the two."""
+"""The store: one URL, a local folder or ``s3://``. No other module distinguishes the two. And room on a disk."""
 
+import errno
 import io
 import os
 import random
 import re
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlparse
 
 import fsspec
@@ -369,3 +371,38 @@ def s3_options() -> dict[str, str]:
     if options.get("AWS_ENDPOINT_URL", "").startswith("http://"):
         options["AWS_ALLOW_HTTP"] = "true"
     return options
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk, and of a quota that is used up."""
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error says that a disk is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+class DiskReserve:
+    """Room on the disk of a folder, until it is given up or its process ends; nothing is left of it then."""
+
+    def __init__(self, folder: str, size: int) -> None:
+        """Hold `size` bytes in a folder, which is made, where the file system can. Raises OSError: the disk is full."""
+        self._file: BinaryIO | None = None
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - open while room is held
+            os.posix_fallocate(self._file.fileno(), 0, size)
+        except OSError as error:
+            self.give_up()
+            if is_full(error):
+                raise
+            # Some network file systems cannot hold room: the run goes on without.
+
+    def give_up(self) -> None:
+        """Leave the room to whoever writes next."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __del__(self) -> None:
+        self.give_up()

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from infra.store.buckets import EVERY, Bucket
 from infra.store.location import Corpus, Store
-from infra.store.rows import Int32, Scope, SegmentRange, Text
-from infra.store.schemas import PLAN, schema_of
+from infra.store.schemas import PLAN, Int32, Scope, SegmentRange, Text, schema_of
 
 _ROW_GROUP = 1_000
 

@@ -15,11 +15,10 @@ from typing import Any, cast
 import pyarrow as pa
 
 from infra.models import check_folder, fetch_folder, folder_hash, tokenizer_print, upload
-from infra.store.delta import Table, now
+from infra.sources.base import quoted
+from infra.store.delta import Table
 from infra.store.location import Store
-from infra.store.rows import PolicyRow, PolicyStatus
-from infra.store.schemas import POLICIES_OF
-from infra.system.naming import quoted
+from infra.store.schemas import POLICIES_OF, PolicyRow, PolicyStatus, now
 from memagent.errors import ConfigError, UsageError
 from memagent.nano import bundled
 from memagent.reading.tokens import tokenizer_file

@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 
 from infra.store.buckets import EVERY, one_of
 from infra.store.corpora import tagger
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import newest
 from infra.store.location import Corpus, Store
-from infra.store.rows import QaRow, SpanRow
+from infra.store.schemas import QaRow, SpanRow, now
 from memagent.quality.curation import SPLIT_VERSION, Qa, Split, families, split_of
 from memagent.records import Json, TextSpan
 

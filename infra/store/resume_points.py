@@ -14,9 +14,8 @@ from infra.readers import ReaderSpec
 from infra.store.buckets import one_of
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.rows import AnswerRow, PlannedReading, SegmentRange
 from infra.store.runs import withheld_runs
-from infra.store.schemas import PLACES
+from infra.store.schemas import PLACES, AnswerRow, PlannedReading, SegmentRange
 from infra.store.segments import segment_hashes, segmented_table, stream_of
 from infra.store.turns import carry, resume_points
 from memagent.records import Turn

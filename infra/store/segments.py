@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from cachetools import LRUCache, cached
 
 from infra.store.buckets import WHOLE, Bucket, one_of
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.rows import AnswerRow, PlannedReading, SegmentedRow, SegmentRange
-from infra.store.schemas import PLACES, SEGMENTS
+from infra.store.schemas import PLACES, SEGMENTS, AnswerRow, PlannedReading, SegmentedRow, SegmentRange, now
 from memagent.config import ReadingConfig
 from memagent.errors import MemagentError
 from memagent.reading.segmenting import CUTTING_VERSION, segment_key, segments

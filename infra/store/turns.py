@@ -19,10 +19,9 @@ import pyarrow.dataset as ds
 
 from infra.maintenance.integrity import raise_if_damaged, unreadable
 from infra.store.buckets import first_of_each, groups_of, one_of
-from infra.store.delta import now
 from infra.store.location import Corpus, Store
 from infra.store.runs import closed_runs
-from infra.store.schemas import TURNS
+from infra.store.schemas import TURNS, now
 from memagent.errors import MemagentError
 from memagent.records import Turn
 

@@ -24,6 +24,8 @@ class RolloutRecipe(Section):
     """Sampling temperature."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus sampling; below 1, the sampling distribution differs from the learner's."""
+    teacher: bool = False
+    """The readings are the teacher's (`memagent.rl.teacher`), and no engine samples: supervised training."""
     dynamic_sampling: bool = True
     """Dynamic sampling: replace groups whose rollouts all have the same reward (DAPO, section 3.2)."""
     most_prompts: int = Field(0, ge=0)
@@ -57,24 +59,6 @@ class RewardRecipe(Section):
         for name in self.weights:
             if not is_place(name) and name not in FUNCTIONS:
                 raise ValueError(FUNCTIONS.unknown(name))
-        return self
-
-
-class MethodRecipe(Section):
-    """What is paid beside the answer (`memagent.rl.methods`)."""
-
-    name: str = "dapo"
-    """Training method: dapo, gru-mem, infomem, himpo, sft (supervised, on the teacher's readings), or one that an
-    installed package brings."""
-    weight: float = Field(0.5, ge=0)
-    """Weight of what the method adds to the reward of the answer; dapo adds nothing."""
-
-    @model_validator(mode="after")
-    def _known(self) -> "MethodRecipe":
-        from memagent.rl.methods import METHODS
-
-        if self.name not in METHODS:
-            raise ValueError(METHODS.unknown(self.name))
         return self
 
 
@@ -218,7 +202,6 @@ class Recipe(Section):
     """Keys of the rollout workers (`memagent.config.PoolConfig`)."""
     rollout: RolloutRecipe = RolloutRecipe()
     reward: RewardRecipe = RewardRecipe()
-    method: MethodRecipe = MethodRecipe()
     audit: AuditRecipe = AuditRecipe()
     loss: LossRecipe = LossRecipe()
     learner: LearnerRecipe = LearnerRecipe()

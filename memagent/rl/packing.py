@@ -61,7 +61,7 @@ class Packed:
 
 
 def items(trajectories: Sequence[Trajectory], power: float = 1.0) -> list[PackedItem]:
-    """Split trajectories into conversations, each with its advantage.
+    """Split trajectories into conversations, each with its trajectory's advantage.
 
     A trajectory weighs as much in the token mean as its response tokens to the `power`: 1 as many as it has, 0 as any
     other (its advantage is scaled; the KL term stays a token mean).
@@ -70,9 +70,9 @@ def items(trajectories: Sequence[Trajectory], power: float = 1.0) -> list[Packed
     spread = sum(length**power for length in lengths if length)
     scales = [sum(lengths) * length**power / (spread * length) if length else 0.0 for length in lengths]
     return [
-        PackedItem(conversation, advantage * scale)
+        PackedItem(conversation, trajectory.advantage * scale)
         for trajectory, scale in zip(trajectories, scales, strict=True)
-        for conversation, advantage in zip(trajectory.conversations, trajectory.of_conversations(), strict=True)
+        for conversation in trajectory.conversations
         if conversation.response_ids
     ]
 

@@ -44,16 +44,6 @@ class Trace:
     evidence: tuple[bool, ...] | None
     """Of each segment, whether it holds what the question asks for; None: unknown."""
 
-    @property
-    def enough(self) -> int | None:
-        """Segments up to the last with evidence, after which nothing more is to be read; None: unknown.
-
-        Where there is nothing to find, all must be read to know it.
-        """
-        if self.evidence is None:
-            return None
-        return max((i for i, holds in enumerate(self.evidence, 1) if holds), default=self.segments)
-
 
 @dataclass(frozen=True, slots=True)
 class Answered:
@@ -147,7 +137,6 @@ FUNCTIONS: Registry[RewardFunction] = Registry(
         "abstention": abstention,
         "task": by_task,
         "format": formed,
-        "exit": "memagent.rl.methods:exit_reward",
     },
 )
 

@@ -5,7 +5,7 @@ the rollouts of a group share each segment's prefix in the engine's cache.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from memagent.errors import EmptyResponse
@@ -13,20 +13,10 @@ from memagent.reading.conversations import Generate, ReadingRequest, ReadingSpec
 from memagent.reading.engine import CUT, Completion, Sampling
 from memagent.reading.loop import Reading
 from memagent.records import ReadingResult, Turn
+from memagent.rl.config import RewardRecipe
 from memagent.rl.dataset import Task
-from memagent.rl.methods import Memories
 from memagent.rl.reward import Answered, MemoryUpdate, Reward, Trace, overlong, reward
 from memagent.rl.trajectory import Conversation, Group, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class RewardConfig:
-    """The reward (`memagent.rl.config.RewardRecipe`), and what the method wants to know of each rollout."""
-
-    weights: Mapping[str, float]
-    overlong_tokens: int = 0
-    memories: Memories = "none"
-    """Memories of a rollout from which the gold answer is to be scored."""
 
 
 class _Recorder:
@@ -61,7 +51,7 @@ class _Recorder:
         self.kept[turn.span, turn.step] = conversation, turn, limit
 
 
-async def roll_out(task: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig) -> Trajectory:
+async def roll_out(task: Task, rollout: int, scheme: ReadingSpec, generate: Generate, pay: RewardRecipe) -> Trajectory:
     """Read once, and compute the reward of the answer. Raises what `generate` raises.
 
     Raises:
@@ -92,7 +82,6 @@ async def roll_out(task: Task, rollout: int, scheme: ReadingSpec, generate: Gene
         reward=_paid(said, [(len(one.response_ids), limit) for one, _, limit in kept], pay),
         answer=outcome.answer,
         trace=said.trace,
-        probes=probes(task, scheme, turns, pay.memories),
     )
 
 
@@ -105,31 +94,13 @@ def trace_of(task: Task, turns: Sequence[Turn]) -> Trace | None:
     return Trace(made, len(task.segments), task.evidence())
 
 
-def probes(task: Task, scheme: ReadingSpec, turns: Sequence[Turn], memories: Memories) -> tuple[Conversation, ...]:
-    """Return the gold answer after the answer prompt: without a memory, and from memories of a rollout.
-
-    The response is what a reading would say: the first right answer, or "not found". Memories are the ``last``, or
-    ``all``: after every update.
-    """
-    if memories == "none":
-        return ()
-    prompts, gold = scheme.prompts, [answer for answer in task.gold if answer.strip()]
-    text = " and ".join(gold) if task.sample.match == "all" else "".join(gold[:1])
-    response = [*prompts.tokenizer.encode(text or prompts.template.not_found), *prompts.stop_ids[:1]]
-    question = prompts.tokenizer.encode(task.question)
-    held = [turn.memory_ids for turn in turns if turn.kind in ("update", "merge")]
-    chosen = [prompts.no_memory, *(held if memories == "all" else held[-1:])]
-    unknown = [0.0] * len(response)
-    return tuple(Conversation(prompts.answer(question, memory), response, unknown, "answer") for memory in chosen)
-
-
-async def roll_out_group(task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardConfig) -> Group:
+async def roll_out_group(task: Task, size: int, scheme: ReadingSpec, generate: Generate, pay: RewardRecipe) -> Group:
     """Read `size` times side by side. If one rollout fails, the group fails and the others are cancelled."""
     rollouts = [roll_out(task, i, scheme, generate=generate, pay=pay) for i in range(size)]
     return Group(task.sample_id, tuple(await gather_all(rollouts)))
 
 
-def _paid(said: Answered, lengths: Sequence[tuple[int, int]], pay: RewardConfig) -> Reward:
+def _paid(said: Answered, lengths: Sequence[tuple[int, int]], pay: RewardRecipe) -> Reward:
     """Pay an answer; `lengths` are the tokens of each response, and its limit."""
     paid = reward(said, pay.weights)
     # The worst response counts, so long readings are not penalised for their number of turns.

@@ -6,6 +6,7 @@ the gold answer if it has noted anything.
 """
 
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 
 from memagent.errors import RequestError
 from memagent.reading.boundaries import sentence_ends
@@ -14,8 +15,9 @@ from memagent.reading.engine import Completion, Sampling
 from memagent.reading.folding import places_of
 from memagent.reading.prompts import Prompts
 from memagent.reading.scripted import complete
+from memagent.rl.config import RewardRecipe
 from memagent.rl.dataset import Task
-from memagent.rl.rollout import RewardConfig, roll_out
+from memagent.rl.rollout import roll_out
 from memagent.rl.trajectory import Trajectory
 
 _LONGEST = 400
@@ -91,19 +93,21 @@ def _places(text: str, said: str) -> list[tuple[int, int]]:
     return []
 
 
+_REWARD = RewardRecipe(weights={"exact": 1.0, "task": 0.0})
+
+
 async def teach(task: Task, spec: ReadingSpec) -> Trajectory | None:
-    """Return the teacher's reading of a task; None if it cannot show how.
+    """Return the teacher's reading of a task, with the advantage 1; None if it cannot show how.
 
     That is where the evidence is not known, where it does not fit the memory, and where the reward does not call the
     teacher's own answer right.
     """
     if task.evidence() is None:
         return None
-    pay = RewardConfig({"exact": 1.0, "task": 0.0})
     try:
-        made = await roll_out(task, 0, spec, Teacher(task, spec.prompts).generate, pay)
+        made = await roll_out(task, 0, spec, Teacher(task, spec.prompts).generate, _REWARD)
     except RequestError:
         return None
     if not made.reward.right or any(conversation.cut for conversation in made.conversations):
         return None
-    return made
+    return replace(made, advantage=1.0)

@@ -43,17 +43,8 @@ class Trajectory:
     answer: str = ""
     advantage: float = 0.0
     """Advantage of all response tokens of all conversations."""
-    advantages: tuple[float, ...] = ()
-    """Advantage of each conversation's response tokens, where a method tells them apart; empty: `advantage`."""
     trace: Trace | None = None
     """What its updates did; None if it was read in several spans."""
-    probes: tuple[Conversation, ...] = ()
-    """The gold answer as response to the answer prompt without a memory, and with each memory that the method wants;
-    they are scored and not trained on (`memagent.rl.methods.Method.memories`)."""
-
-    def of_conversations(self) -> tuple[float, ...]:
-        """Return the advantage of each conversation."""
-        return self.advantages or (self.advantage,) * len(self.conversations)
 
     @property
     def response_tokens(self) -> int:
@@ -91,13 +82,12 @@ def from_dict(data: dict[str, Any]) -> Trajectory:
         TypeError: a field is missing or unknown.
     """
     parts: dict[str, Any] = {"reward": Reward(**data["reward"])}
-    for name in ("conversations", "probes"):
-        parts[name] = tuple(Conversation(**conversation) for conversation in data.get(name, ()))
+    parts["conversations"] = tuple(Conversation(**conversation) for conversation in data["conversations"])
     if (trace := data.get("trace")) is not None:
         updates = tuple(MemoryUpdate(**update) for update in trace["updates"])
         evidence = None if trace["evidence"] is None else tuple(trace["evidence"])
         parts["trace"] = Trace(updates, trace["segments"], evidence)
-    return Trajectory(**{**data, **parts, "advantages": tuple(data.get("advantages", ()))})
+    return Trajectory(**{**data, **parts})
 
 
 def minibatches(groups: Sequence[Group], prompts: int) -> Iterator[list[Trajectory]]:
@@ -150,30 +140,3 @@ def with_advantages(group: Group, baseline: Baseline = "mean") -> Group:
     values = advantages(group.rewards, baseline)
     pairs = zip(group.trajectories, values, strict=True)
     return Group(group.sample_id, tuple(replace(trajectory, advantage=value) for trajectory, value in pairs))
-
-
-def turn_advantages(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the values of each rollout's updates less the mean of the group at the same update.
-
-    Rollouts may have different numbers of updates; one that is alone at an update has 0 there.
-    """
-    longest = max(map(len, values), default=0)
-    at = [[turns[i] for turns in values if i < len(turns)] for i in range(longest)]
-    means = [math.fsum(same) / len(same) for same in at]
-    return [[value - mean for value, mean in zip(turns, means, strict=False)] for turns in values]
-
-
-def add_turns(group: Group, turns: Sequence[Sequence[float]], weight: float) -> Group:
-    """Return a group with advantages in which each update has one of its own added, of a weight.
-
-    The updates of a rollout are its first conversations, in order; of a rollout there may be no `turns`.
-    """
-    pairs = zip(group.trajectories, turns, strict=True)
-    return Group(group.sample_id, tuple(_with_turns(trajectory, own, weight) for trajectory, own in pairs))
-
-
-def _with_turns(trajectory: Trajectory, turns: Sequence[float], weight: float) -> Trajectory:
-    if not turns:
-        return trajectory
-    added = (*turns, *[0.0] * (len(trajectory.conversations) - len(turns)))
-    return replace(trajectory, advantages=tuple(trajectory.advantage + weight * value for value in added))

@@ -223,7 +223,7 @@ def quarantine(
     from pipelines.operate.status import quarantined, show_quarantine
 
     if dismiss:
-        from pipelines.run_names import new_run_id
+        from infra.store.runs import new_run_id
         from pipelines.stages.ingest import dismiss as dismiss_sources
 
         names = dismiss_sources(check_known(given.open_corpus(corpus)), dismiss, given.settings, new_run_id())

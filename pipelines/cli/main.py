@@ -15,9 +15,8 @@ from memagent.version import __version__
 from pipelines.cli import options
 from pipelines.cli.archive import answers, check, forget, optimize, quarantine, release, report, status
 from pipelines.cli.ask import ask, digest
-from pipelines.cli.evaluate import evaluate, scores
-from pipelines.cli.harvest import feedback, harvest, qa
 from pipelines.cli.init import init
+from pipelines.cli.learning import evaluate, feedback, harvest, qa, scores
 from pipelines.cli.operate import app as engine_app
 from pipelines.cli.operate import backfill, cost
 from pipelines.cli.options import HOST, Common, CorpusArgument, HostOption, UrlOption, display, finish, out, takes
@@ -141,7 +140,7 @@ def ingest(
 def _explain(paths: list[str], given: Common) -> None:
     from rich.console import Console
 
-    from pipelines.operate.explain import explain, show
+    from pipelines.operate.dry_run import explain, show
 
     taken = explain(paths, given.settings.ingest)
     if given.json:
@@ -156,7 +155,7 @@ def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Commo
     from infra.store.corpora import check_name, remember
     from infra.store.corpora import tag as set_tags
     from infra.store.location import Corpus, Store
-    from pipelines.run_names import run_id_or_new
+    from infra.store.runs import run_id_or_new
     from pipelines.runs import keep_ingest
     from pipelines.stages.ingest import ingest as run_ingest
     from pipelines.target import absolute

@@ -18,7 +18,7 @@ from pipelines.views.formatting import plain
 
 if TYPE_CHECKING:
     from infra.store.location import Store
-    from infra.store.rows import PolicyRow
+    from infra.store.schemas import PolicyRow
     from memagent.rl.promotion import PromotionSpec
     from pipelines.promote import PromotionRecord
 

@@ -43,7 +43,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     """Import a flow on first use, since Prefect reads its settings from the environment at import.
 
-    `pipelines.operate.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
+    `examples.demo` can so set them first, and `pipelines.flows.serve` can be used without Prefect.
     """
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from prefect.states import Completed
 from infra.store.corpora import corpora, default_questions
 from infra.store.documents import has_documents
 from infra.store.location import Corpus, Store
-from infra.store.runs import IngestSummary, RunExtras, RunSummary
+from infra.store.runs import IngestSummary, RunExtras, RunSummary, new_run_id
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
@@ -25,7 +25,6 @@ from pipelines.flows.ray_job import WATCHED, FailedItems, JobProgress, artifact_
 from pipelines.flows.telemetry import observed
 from pipelines.operate.optimize import RETENTION_DAYS, optimize
 from pipelines.report.page import write_to_store
-from pipelines.run_names import new_run_id
 from pipelines.runs import kept_ingest
 from pipelines.stages.ingest import ingest
 from pipelines.views.formatting import breached, failures, status_of, withheld_by

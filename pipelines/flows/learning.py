@@ -14,9 +14,8 @@ from infra.store.delta import Table
 from infra.store.location import Store
 from infra.store.policies import policy
 from infra.store.qa import HarvestSummary, TrainingSummary, count_new, qa_corpora
-from infra.store.rows import ScoreRow
-from infra.store.runs import RunSummary
-from infra.store.schemas import POLICIES_OF
+from infra.store.runs import RunSummary, new_run_id
+from infra.store.schemas import POLICIES_OF, ScoreRow
 from memagent.config import Config, validate
 from memagent.errors import MemagentError
 from memagent.evaluation.suites import Suite
@@ -34,7 +33,6 @@ from pipelines.flows.telemetry import observed
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.report.evaluation import evaluation_page
-from pipelines.run_names import new_run_id
 from pipelines.training.run import train
 from pipelines.training.settings import TrainingRun, named, prepare
 

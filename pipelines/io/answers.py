@@ -20,8 +20,7 @@ from infra.store.documents import CitedEvidence, PageNumbers, check_documents, c
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.plans import plan_parts, read_plan
-from infra.store.rows import AnswerRow, DocumentRow, PlannedReading
-from infra.store.schemas import EVIDENCE
+from infra.store.schemas import EVIDENCE, AnswerRow, DocumentRow, PlannedReading
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Review, Status

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Literal, TypedDict, cast
 
 from infra.store.claims import used
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.feedback import FEEDBACK_CLAIM, answers_of
 from infra.store.location import Corpus, Store
-from infra.store.rows import FeedbackRow
+from infra.store.runs import new_run_id
+from infra.store.schemas import FeedbackRow, now
 from memagent.errors import UsageError
 from memagent.quality.verdicts import COUNTING, right_answer
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
-from pipelines.run_names import new_run_id
 
 _NEEDED = ("reading_id", "verdict")
 _MOST_SHOWN = 5

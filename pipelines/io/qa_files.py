@@ -11,11 +11,11 @@ import pyarrow as pa
 from infra.sources.dataset_files import open_records
 from infra.store.claims import used
 from infra.store.corpora import check_name, remember
-from infra.store.delta import now
 from infra.store.documents import DocumentWriter, current_documents, document_texts
 from infra.store.location import Corpus
 from infra.store.qa import CorpusIndex, read_qa
-from infra.store.runs import write_run
+from infra.store.runs import run_id_or_new, write_run
+from infra.store.schemas import now
 from memagent.errors import UsageError
 from memagent.evaluation.records import Columns, IncompleteRecord
 from memagent.quality.curation import Qa, split_of
@@ -23,7 +23,6 @@ from memagent.questions import PARQUET
 from memagent.records import Json, text_hash
 from pipelines.harvest import settle
 from pipelines.io.writer import TableLayout, write_file
-from pipelines.run_names import run_id_or_new
 
 _JOIN = "\n\n"
 _TEXT, _LONG, _TEXTS = pa.string(), pa.large_string(), pa.list_(pa.string())

@@ -33,18 +33,17 @@ from infra.models import changed_files, check_folder, folder_hash
 from infra.store.buckets import FEW, Bucket, buckets
 from infra.store.claims import alone
 from infra.store.corpora import check_known
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, current_documents, current_sources, document_texts, documents_count
 from infra.store.location import Corpus, Store
 from infra.store.policies import fetch, policies
-from infra.store.rows import SegmentedRow
-from infra.store.schemas import TABLES
+from infra.store.runs import new_run_id
+from infra.store.schemas import TABLES, SegmentedRow, now
 from infra.store.segments import damaged_segments
 from infra.store.turns import answered_in_log, logged_runs, part_paths
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.records import text_hash
-from pipelines.run_names import new_run_id
 
 NAMED = 1_000
 """Damages that are named one by one; the others are counted."""

@@ -19,8 +19,8 @@ from infra.store.corpora import check_known
 from infra.store.delta import Table
 from infra.store.documents import documents_count
 from infra.store.location import Corpus, Store
-from infra.store.rows import RunRow
 from infra.store.runs import last_snapshot
+from infra.store.schemas import RunRow
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.cost import CostConfig, Usage

@@ -14,28 +14,31 @@ from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.console import Console
+from rich.text import Text
 
 from infra.engines.cpu_format import format_speed, parameters
 from infra.readers import ReaderSpec
-from infra.sources import Refused
+from infra.sources.base import Parsed, Refused
 from infra.sources.diff import make_plan as make_ingest_plan
+from infra.sources.discovery import list_sources
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store.corpora import check_known, sources_of
 from infra.store.delta import Table
 from infra.store.documents import check_documents, current_sources, document_texts, documents_count
 from infra.store.location import Corpus, Store
-from infra.store.runs import ENDED
+from infra.store.runs import ENDED, new_run_id
 from infra.system.processes import usable_cores
-from memagent.config import Config
+from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
 from memagent.reading.segmenting import segments
 from memagent.records import Question, Segment
 from pipelines.ask import check_window, questions_or_default
-from pipelines.run_names import new_run_id
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest, SegmentGuess
 from pipelines.target import Target
+from pipelines.views.formatting import number, plain
 
 _LEAST_CONVERSATIONS = 50
 """Shorter runs tell little about the pace of a long one."""
@@ -323,3 +326,44 @@ def _guess(reader: ReaderSpec, texts: Sequence[str]) -> SegmentGuess:
 
 def _pieces(reader: ReaderSpec, text: str) -> Iterator[Segment]:
     return segments("", text, reader.tokenizer, reader.reading.segment_tokens, boundary=reader.reading.boundary)
+
+
+def explain(paths: Sequence[str], options: IngestConfig) -> Iterator[tuple[str, Parsed | Refused]]:
+    """Yield each source with a text that an ingest would take from it, or would refuse; nothing is written.
+
+    What is refused as a whole has an empty row.
+
+    Raises UsageError: a source does not exist or matches nothing.
+    """
+    listing = list_sources(list(paths))
+    for bad in listing.unusable:
+        yield bad.source, Refused("", bad.reason, bad.detail)
+    with closing(Guard(options)) as guard:
+        for source in listing.sources():
+            try:
+                for record in guard.parse(source.path, source.source.rsplit("/", 1)[-1]):
+                    yield source.source, record if isinstance(record, Refused) else record[0]
+            except SourceError as error:
+                yield source.source, Refused("", error.reason, error.detail)
+
+
+def show(console: Console, source: str, taken: Parsed | Refused) -> None:
+    """Print a document: what it is, its warnings, and its text page by page."""
+
+    def line(words: str, style: str = "") -> None:
+        console.print(Text(plain(words), style=style), soft_wrap=True)
+
+    line(f"{source}#{taken.row}" if taken.row else source, "bold")
+    if isinstance(taken, Refused):
+        line(f"not read: {taken.reason}: {taken.detail}", "red")
+        return
+    starts = list(taken.page_starts or [0])
+    pages = f", {number(len(starts))} pages" if taken.page_starts else ""
+    facts = f"{taken.media_type}, {taken.encoding}, {number(len(taken.text))} characters{pages}"
+    line(f"{facts}, title: {taken.title or 'none'}", "dim")
+    for warning in taken.warnings:
+        line(f"warning: {warning}", "yellow")
+    for page, (start, end) in enumerate(zip(starts, [*starts[1:], len(taken.text)], strict=True), 1):
+        if taken.page_starts:
+            line(f"page {page}, from character {number(start)}", "dim")
+        line(taken.text[start:end])

@@ -31,11 +31,11 @@ from infra.store.delta import Table
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
 from infra.store.policies import policies
-from infra.store.rows import QaRow
+from infra.store.runs import new_run_id
+from infra.store.schemas import QaRow
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.records import mended
-from pipelines.run_names import new_run_id
 from pipelines.web.review.service import follow_forgettings
 
 _WORDS = 8

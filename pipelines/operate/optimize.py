@@ -17,12 +17,11 @@ from infra.store.delta import MANY, Table
 from infra.store.documents import check_documents
 from infra.store.location import Corpus, Store
 from infra.store.plans import delete_work
-from infra.store.runs import closed_runs
+from infra.store.runs import closed_runs, new_run_id
 from infra.store.schemas import TABLES
 from infra.store.turns import compact, logged_runs, small_parts
 from memagent.config import Config
 from memagent.errors import UsageError
-from pipelines.run_names import new_run_id
 from pipelines.views.counts import corpus_counts
 
 RETENTION_DAYS = 7.0

@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from infra.store.claims import is_alive, used
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.runs import QuestionRollup, RunSummary, mark_released, run_ids
+from infra.store.runs import QuestionRollup, RunSummary, mark_released, new_run_id, resolve, run_ids
 from memagent.errors import UsageError
 from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches
-from pipelines.run_names import new_run_id, resolve
 from pipelines.stages.summarise import DigestRuns
 
 _DIGESTS = 30

@@ -11,11 +11,10 @@ from infra.store.corpora import check_known, corpora, default_questions, sources
 from infra.store.delta import Table
 from infra.store.documents import quarantined as documents_quarantined
 from infra.store.location import Corpus, Store
-from infra.store.rows import Ended, FailureRow, RunRow
-from infra.store.runs import ENDED
+from infra.store.runs import ENDED, resolve
+from infra.store.schemas import Ended, FailureRow, RunRow
 from memagent.config import Config
 from memagent.errors import ConfigError
-from pipelines.run_names import resolve
 from pipelines.views.counts import CorpusCounts, corpus_counts
 from pipelines.views.formatting import RUN_ID_CHARS, duration, number, plain
 

@@ -14,9 +14,8 @@ from infra.store.documents import CitedEvidence, PageNumbers, quarantined
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.plans import plan_parts, read_plan
-from infra.store.quarantine import reading_item
-from infra.store.rows import AnswerRow, DocumentRow, FailureRow, PlannedReading
 from infra.store.runs import ENDED
+from infra.store.schemas import AnswerRow, DocumentRow, FailureRow, PlannedReading, reading_item
 from memagent.errors import UsageError
 from memagent.evaluation.metrics import containment
 from memagent.quality.verdicts import Review

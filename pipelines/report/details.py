@@ -11,7 +11,7 @@ from infra.store.buckets import groups_of
 from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus
-from infra.store.rows import EvidenceRow, SegmentRange
+from infra.store.schemas import EvidenceRow, SegmentRange
 from memagent.records import Json
 from pipelines.report.data import ReportRow
 from pipelines.report.html import size

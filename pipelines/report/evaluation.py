@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from infra.store.location import Corpus, Store
-from infra.store.rows import ResultRow, ScoreRow
+from infra.store.schemas import ResultRow, ScoreRow
 from infra.store.turns import resume_points
 from memagent.records import Json, Turn
 from pipelines.evaluate import run_results, score_table

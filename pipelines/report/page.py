@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 from infra.store.claims import used
 from infra.store.location import Corpus, Store
-from infra.store.rows import DocumentRow, FailureRow, PlannedReading
+from infra.store.runs import new_run_id
+from infra.store.schemas import DocumentRow, FailureRow, PlannedReading
 from memagent.errors import UsageError
 from memagent.records import Json
 from pipelines.report.data import ReportedRun, ReportRow, load_failures, load_progress, load_rows, load_run, load_titles
 from pipelines.report.details import gather, timeline
 from pipelines.report.html import asset, embed, sheet, size, when, write_sheet
-from pipelines.run_names import new_run_id
 from pipelines.views.formatting import breached, duration, number, pace, percent, withheld_by
 from pipelines.views.memory import MemoryHistory
 from pipelines.views.visible_answers import archive_warnings, reader_warnings

@@ -14,7 +14,7 @@ from infra.store.delta import Table
 from infra.store.feedback import JudgedAnswer
 from infra.store.location import Corpus, Store
 from infra.store.plans import read_plan
-from infra.store.rows import EvidenceRow, Scope
+from infra.store.schemas import EvidenceRow, Scope
 from memagent.evaluation.metrics import exact_match, normalise
 from memagent.quality.curation import Qa, agreement
 from memagent.records import TextSpan

@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.sources import TITLE_CHARS, Parsed, Refused
+from infra.sources.base import quoted, unquoted
 from infra.sources.diff import IngestPlan, failed_stamp, make_plan, stamp_of
 from infra.sources.listing import is_passed_over, path_of
 from infra.sources.sandbox import Guard
 from infra.store.claims import used
 from infra.store.corpora import check_name, forgotten
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import (
     DocumentCommits,
     DocumentFiles,
@@ -41,9 +42,8 @@ from infra.store.documents import (
     quarantined,
 )
 from infra.store.location import Corpus
-from infra.store.rows import NewDocument
 from infra.store.runs import IngestSummary
-from infra.system.naming import quoted, unquoted
+from infra.store.schemas import NewDocument, now
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError, UsageError
 

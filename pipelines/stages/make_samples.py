@@ -13,10 +13,9 @@ from pathlib import Path
 
 from infra.cluster.jobs import run_job
 from infra.readers import ReaderSpec
-from infra.store.delta import now
 from infra.store.documents import DocumentWriter, current_sources
 from infra.store.location import Corpus, Store
-from infra.store.rows import NewDocument
+from infra.store.schemas import NewDocument, now
 from memagent.errors import UsageError
 from memagent.evaluation.ruler import write_jsonl
 from memagent.evaluation.suites import SampleGroup, Suite

@@ -20,11 +20,9 @@ from infra.store.buckets import FEW, WHOLE, Bucket, buckets
 from infra.store.delta import Table
 from infra.store.documents import documents_count
 from infra.store.plans import Block, WorkItem, write_plan, write_work
-from infra.store.quarantine import reading_item
 from infra.store.resume_points import find_past, policy_name
-from infra.store.rows import PlannedReading, SegmentRange
 from infra.store.runs import withheld_runs
-from infra.store.schemas import PLAN
+from infra.store.schemas import PLAN, PlannedReading, SegmentRange, reading_item
 from infra.store.segments import segment_range, write_places, write_stream
 from infra.store.turns import unfinished_runs
 from memagent.records import Question, Turn

@@ -17,8 +17,7 @@ from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.delta import Table
 from infra.store.documents import current_documents
 from infra.store.location import Corpus
-from infra.store.rows import PlannedReading, SegmentRange
-from infra.store.schemas import PLACES, PLAN
+from infra.store.schemas import PLACES, PLAN, PlannedReading, SegmentRange
 from infra.store.segments import inline, segmented_table
 from memagent.records import Question, reading_names, stable_hash
 

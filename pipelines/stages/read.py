@@ -22,8 +22,7 @@ from infra.store.data_files import FileCommits
 from infra.store.delta import DataFile, Table
 from infra.store.location import Corpus
 from infra.store.plans import Block
-from infra.store.quarantine import failure_row
-from infra.store.rows import FailureRow
+from infra.store.schemas import FailureRow, failure_row
 from infra.system.logs import relay
 from memagent.config import Config
 from memagent.errors import MemagentError
@@ -217,7 +216,7 @@ class _Sink:
         corpus, run_id = self._reading.corpus, self._reading.run_id
         self._result.failed.update(item["reason"] for item in items)
         self._failures += [
-            failure_row(corpus, "read", item["item"], reason=item["reason"], detail=item["detail"], run_id=run_id)
+            failure_row(corpus.name, "read", item["item"], reason=item["reason"], detail=item["detail"], run_id=run_id)
             for item in items
         ]
         if len(self._failures) >= _FAILURES:

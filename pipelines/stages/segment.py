@@ -16,8 +16,8 @@ from infra.store.data_files import FileCommits, write_data_file
 from infra.store.delta import DataFile, Table
 from infra.store.documents import current_documents, document_texts, documents_count
 from infra.store.location import Corpus
-from infra.store.quarantine import failure_row
 from infra.store.runs import NOTHING_SEGMENTED, SegmentSummary
+from infra.store.schemas import failure_row
 from infra.store.segments import segmented_table, write_segments
 from infra.system.processes import usable_cores
 from memagent.reading.tokens import load_tokenizer
@@ -63,7 +63,7 @@ def segment(corpus: Corpus, reader: ReaderSpec, run_id: str, progress: Progress 
     for done in run_job(work, parts, corpus.store, local=chars <= _SMALL_CHARS):
         commits.add(done["files"])
         quarantine.upsert(
-            failure_row(corpus, "segment", name, reason="segment", detail=message, run_id=run_id)
+            failure_row(corpus.name, "segment", name, reason="segment", detail=message, run_id=run_id)
             for name, message in done["failures"].items()
         )
         total.update(done["counts"])

@@ -15,8 +15,8 @@ from infra.store.delta import Table
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus
 from infra.store.plans import counted_readings, delete_work, read_moved, read_plan, write_moved
-from infra.store.quarantine import reading_items
 from infra.store.runs import Changes, QuestionRollup, no_changes
+from infra.store.schemas import reading_items
 from memagent.evaluation.metrics import METRICS
 from memagent.evaluation.stats import Score, ScoreDict, share
 from memagent.quality.quality_checks import QuestionQuality

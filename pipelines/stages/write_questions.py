@@ -12,7 +12,7 @@ from infra.cluster.jobs import EngineWork, job_board, run_job
 from infra.cluster.loaded_engine import LoadedEngine
 from infra.readers import ReaderSpec
 from infra.store.location import Store
-from infra.store.rows import SegmentedRow, SegmentRange
+from infra.store.schemas import SegmentedRow, SegmentRange
 from infra.store.segments import StoredStream, segment_range
 from memagent.config import Config
 from memagent.errors import ConfigError, EngineDied, EngineError, ItemError

@@ -16,8 +16,7 @@ from infra.learner.group import LearnerGroup, RankActor, RankLost
 from memagent.errors import TrainingError
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
-from memagent.rl.methods import METHODS
-from memagent.rl.trajectory import Group
+from memagent.rl.trajectory import Group, with_advantages
 from pipelines.training.checkpoints import Checkpoints, MetricsRow, State
 from pipelines.training.monitors import Compute, Monitors, learning_metrics, rollout_metrics, shares, validation_metrics
 from pipelines.training.rollouts import Sampled, Sampler
@@ -203,7 +202,9 @@ class Loop:
         self._show("learn", step)
         async with self.turns.learners():
             with self._timed("learn"):
-                groups = await self._with_advantages(step, sampled.groups)
+                groups = sampled.groups
+                if not self.recipe.rollout.teacher:
+                    groups = [with_advantages(group, self.recipe.loss.baseline) for group in groups]
                 try:
                     steps = await self._on_ranks(self.learner.learn, groups)
                 except RanksLost:
@@ -247,19 +248,6 @@ class Loop:
                 f"more than loss.most_logprob_diff {most:g}: they do not compute the same model. memagent train "
                 "selftest tries the learner by itself; engine.dtype and learner.dtype should be the same"
             )
-
-    async def _with_advantages(self, step: int, groups: list[Group]) -> list[Group]:
-        recipe = self.recipe
-        method = METHODS.find(recipe.method.name)
-        likelihoods: list[list[list[float]]] = [[] for _ in groups]
-        if method.memories != "none":
-            if not all(one.probes for group in groups for one in group.trajectories):
-                raise TrainingError(
-                    f"step {step}: the rollouts were recorded for a method other than {recipe.method.name}"
-                )
-            likelihoods = await self._on_ranks(self.learner.likelihoods, groups)
-        pairs = zip(groups, likelihoods, strict=True)
-        return [method.assign(group, recipe.loss.baseline, recipe.method.weight, scores) for group, scores in pairs]
 
     async def _on_ranks(self, call: Callable[P, Awaitable[T]], *args: P.args, **named: P.kwargs) -> T:
         """Call the learner; if a rank is lost, replace all and call again."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from infra.store.location import Store
 from memagent.errors import ConfigError
 from memagent.rl.config import StageRecipe
-from memagent.rl.methods import right_updates
+from memagent.rl.reward import Trace
 from memagent.rl.rollout import pass_rate
 from memagent.rl.trajectory import Group, Trajectory
 from pipelines.training.checkpoints import MetricsRow
@@ -194,6 +194,18 @@ def _gates(trajectories: Sequence[Trajectory]) -> MetricsRow:
     right = [value for trace in traces for value in right_updates(trace)]
     read = [len(trace.updates) / trace.segments for trace in traces if trace.segments]
     return ({"segments_read": _mean(read)} if read else {}) | ({"gates_right": _mean(right)} if right else {})
+
+
+def right_updates(trace: Trace) -> list[float]:
+    """Return for each update whether its gate was right, 1 or 0; nothing where evidence is not known.
+
+    It is right if the memory changed where the segment holds evidence, and only there. A response that the policy did
+    not end itself is never right.
+    """
+    if trace.evidence is None:
+        return []
+    read = zip(trace.updates, trace.evidence, strict=False)  # fewer updates than segments after an exit
+    return [float(update.whole and update.changed == holds) for update, holds in read]
 
 
 def validation_metrics(groups: Sequence[tuple[str, Group]]) -> MetricsRow:

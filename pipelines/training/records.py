@@ -10,10 +10,9 @@ from typing import cast
 from infra.store.location import Store
 from infra.store.policies import policies
 from infra.store.qa import TrainingSummary
-from infra.store.rows import PolicyRow
-from infra.store.schemas import POLICIES_OF
+from infra.store.runs import resolve
+from infra.store.schemas import POLICIES_OF, PolicyRow
 from memagent.version import __version__
-from pipelines.run_names import resolve
 from pipelines.training.checkpoints import HOME, METRICS, Checkpoints, State
 from pipelines.training.settings import TrainingRun
 

@@ -15,18 +15,17 @@ from infra.cluster.rollout_pool import RolloutPool
 from infra.cluster.session import ray_session
 from infra.learner.group import LearnerGroup, check_room
 from infra.store.claims import used
-from infra.store.delta import now
 from infra.store.location import Corpus, Store
 from infra.store.policies import Provenance, publish
 from infra.store.qa import TrainingSummary
 from infra.store.runs import write_run
+from infra.store.schemas import now
 from memagent.errors import ConfigError
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.scope import SCOPE_FILE, load_scope
 from memagent.records import Json
 from memagent.rl.dataset import DatasetSplits, Task, dataset_name
-from memagent.rl.methods import METHODS
-from memagent.rl.rollout import RewardConfig, roll_out
+from memagent.rl.rollout import roll_out
 from memagent.rl.teacher import teach
 from memagent.rl.trajectory import Trajectory
 from pipelines.training.checkpoints import Checkpoints, State
@@ -72,8 +71,7 @@ async def _train(
     run: TrainingRun, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
 ) -> State:
     recipe = run.recipe
-    taught = METHODS.find(recipe.method.name).taught
-    alone = taught or replay is not None
+    alone = recipe.rollout.teacher or replay is not None
     check_room(recipe, None if alone else run.config.pool)
     check_memory(recipe, run.model, accelerators())
     slots = None if alone else _slots(run)
@@ -248,15 +246,13 @@ def preview(run: TrainingRun, count: int = 2) -> list[Preview]:
 
 async def _read(run: TrainingRun, tasks: list[Task]) -> list[Preview]:
     recipe, spec = run.recipe, run.reader.scheme
-    method = METHODS.find(recipe.method.name)
-    if method.taught:
+    if recipe.rollout.teacher:
         return [Preview(task, await teach(task, spec)) for task in tasks]
     sampling = {"temperature": recipe.rollout.temperature, "top_p": recipe.rollout.top_p}
     spec = replace(spec, config=spec.config.model_copy(update=sampling))
-    pay = RewardConfig(recipe.reward.weights, recipe.reward.overlong_tokens)
     engine = run.reader.make_local_engine()
     await engine.start()
     try:
-        return [Preview(task, await roll_out(task, 0, spec, engine.generate, pay)) for task in tasks]
+        return [Preview(task, await roll_out(task, 0, spec, engine.generate, recipe.reward)) for task in tasks]
     finally:
         await engine.stop()

@@ -15,14 +15,13 @@ from infra.readers import ReaderSpec
 from infra.sources.dataset_files import file_hash
 from infra.store.location import Store
 from infra.store.qa import qa_version
-from memagent.config import Config, ReadingConfig, load_config
-from memagent.errors import ConfigError, TrainingError, UsageError
+from memagent.config import Config, load_config
+from memagent.errors import TrainingError, UsageError
 from memagent.evaluation.records import Columns, columns_of
 from memagent.records import Json, stable_hash
 from memagent.rl.config import Recipe, load_recipe
 from memagent.rl.dataset import DATASETS, dataset_name
 from memagent.rl.footprint import check_family
-from memagent.rl.methods import METHODS
 from memagent.rl.reward import check_rewards, reward_code
 from memagent.settings import as_settings, beneath
 from pipelines.training.checkpoints import HOME
@@ -37,7 +36,7 @@ LAYOUT = (
     *("activation_checkpointing", "weight_sync", "placement", "restarts"),
 )
 """Keys of the learner that do not change what is learnt, but for rounding."""
-_RECIPE = ("model", "rollout", "reward", "method", "audit", "loss", "learner", "stage")
+_RECIPE = ("model", "rollout", "reward", "audit", "loss", "learner", "stage")
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,6 @@ def prepare(
             "training samples with vLLM, which gives token ids and log-probabilities: --set engine.kind=vllm"
         )
     reader = ReaderSpec(config)
-    _check_method(recipe, reader.reading)
     _ = reader.scheme  # a template that does not fit the model is said before anything is started
     folder = local_folder(reader.folder)
     check_family(str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "")))
@@ -185,18 +183,6 @@ def prepare(
         data_version=qa_version(Store(config.store)),
         files=files or DataFiles.of(data),
     )
-
-
-def _check_method(recipe: Recipe, reading: ReadingConfig) -> None:
-    """Refuse a method whose gates are off, or that cannot tell what an update did."""
-    name = recipe.method.name
-    wanted = dict.fromkeys(METHODS.find(name).needs, f"training method {name}")
-    wanted |= {"early_exit": "reward exit"} if "exit" in recipe.reward.weights else {}
-    for key, what in wanted.items():
-        if not getattr(reading, key):
-            raise ConfigError(f"{what} needs reading.{key}: --set reading.{key}=true")
-    if name != "dapo" and reading.parallel_spans_of(recipe.rollout.segments) > 1:
-        raise ConfigError(f"training method {name} reads in one span: --set reading.parallel_spans=1")
 
 
 def check_name(name: str) -> str:

@@ -3,10 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infra.store.rows import Ended
 from memagent.quality.cost import CostConfig, Usage
+
+if TYPE_CHECKING:
+    from infra.store.schemas import Ended
 
 # C0 and C1 controls (escape sequences begin with one), and marks that change the direction of text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -122,11 +124,11 @@ def failures(summary: Mapping[str, Any]) -> dict[str, int]:
 
 _READINGS_FAILED = "2%"
 """Of readings may fail where ``max_failed`` is empty; of sources all but one."""
-EXIT_STATUS: Mapping[Ended, int] = {"completed": 0, "failed": 1, "paused": 3, "completed with warnings": 5}
+EXIT_STATUS: "Mapping[Ended, int]" = {"completed": 0, "failed": 1, "paused": 3, "completed with warnings": 5}
 """Of a command, by how its run ended."""
 
 
-def status_of(summary: Mapping[str, Any]) -> Ended:
+def status_of(summary: Mapping[str, Any]) -> "Ended":
     """Return how a run ended, by its summary: the one verdict of commands, tables, schedules and flows.
 
     Failures are warnings as long as they are within ``max_failed`` of the run's configuration. A summary of an ingest

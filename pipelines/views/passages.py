@@ -13,15 +13,15 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypedDict
 
 from cachetools import LRUCache
 
+from infra.sources.base import unquoted
 from infra.sources.listing import decompressed, open_source, split_codec
 from infra.sources.pdf import is_picture, page_text
 from infra.sources.sandbox import parser_environment
 from infra.store.buckets import WHOLE, Bucket
 from infra.store.documents import document_texts
 from infra.store.location import Corpus, Store
-from infra.store.rows import EvidenceRow
+from infra.store.schemas import EvidenceRow
 from infra.system.confinement import confine
-from infra.system.naming import unquoted
 from infra.system.processes import usable_cores
 from memagent.errors import SourceError
 from memagent.records import text_hash

@@ -11,8 +11,8 @@ from infra.store.corpora import default_questions
 from infra.store.delta import Table
 from infra.store.documents import present
 from infra.store.location import Corpus
-from infra.store.rows import DocumentRow
 from infra.store.runs import sampled_runs, withheld_runs
+from infra.store.schemas import DocumentRow
 
 CONCATENATED = "all documents, concatenated"
 """What an answer over all documents is shown as the answer of."""

@@ -20,10 +20,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from infra.store.claims import is_alive
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Store
-from infra.store.rows import RunRow
 from infra.store.runs import last_snapshot
+from infra.store.schemas import RunRow, now
 from memagent.config import Config
 from memagent.records import Json
 from pipelines.web.access import bears

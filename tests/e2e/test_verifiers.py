@@ -18,7 +18,7 @@ from memagent.evaluation.suites import Suite
 from memagent.evaluation.texts import load_texts
 from tests.support.pages import ROOT
 
-EXAMPLE = ROOT / "docs" / "verifiers"
+EXAMPLE = ROOT / "examples" / "verifiers"
 READING = {"segment_tokens": 254, "memory_tokens": 64, "answer_tokens": 64}
 _RUN = """
 import asyncio, json, sys

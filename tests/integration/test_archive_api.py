@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 import memagent
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus
+from infra.store.schemas import now
 from memagent import Archive, MemagentError, Question, UsageError
 from pipelines.cli.ask import AnswerPrinter
 from pipelines.io.answers import COLUMNS, answer_table

@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.store.corpora import remember
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus
+from infra.store.schemas import now
 from infra.store.turns import turns, unfinished_runs
 from memagent.config import load_config
 from memagent.errors import UsageError

@@ -22,7 +22,6 @@ from memagent.config import IngestConfig, load_config
 from memagent.reading.conversations import ListStream, ReadingRequest
 from memagent.rl.config import load_recipe
 from memagent.rl.dataset import DATASETS, Cut, DatasetRequest
-from memagent.rl.methods import METHODS
 from memagent.rl.reward import Answered, Reward, reward
 from memagent.rl.reward import MemoryUpdate, Trace
 from memagent.rl.trajectory import Conversation, Group, Trajectory
@@ -46,11 +45,7 @@ async def read(spec, text):
     return [result.answer, result.conversations, len(cut)]
 
 plain = reader()
-recipe = load_recipe("smoke", ["reward.weights={exact=1.0, brief=0.5}", "method.name='quiet'"])
-paid = Reward(1.0, 1.0, 1.0)
-said = [Conversation([1], [2], [0.0], "update"), Conversation([1], [2], [0.0], "answer")]
-rollouts = [Trajectory("s", i, said, paid, trace=Trace((MemoryUpdate(i == 0, True),), 1, None)) for i in range(2)]
-taught = METHODS.find(recipe.method.name).assign(Group("s", tuple(rollouts)), "mean", 0.5, ())
+recipe = load_recipe("smoke", ["reward.weights={exact=1.0, brief=0.5}"])
 cut = Cut(plain.tokenizer, plain.reading, 4)
 made = DATASETS["capitals"](DatasetRequest("Norway", cut, lambda: [], 0, 1, plain.policy.path))
 (folder / "a.memo").write_text("A memo\\nOslo is a city.")
@@ -62,7 +57,6 @@ print(json.dumps({
     "policy": [plain.policy.name, reader("engine.options={says='Rome'}").policy.name, plain.policy.policy_id],
     "baseline": asyncio.run(read(reader("method=first-segment"), long)),
     "reward": reward(Answered("Oslo", True, ("Oslo",)), recipe.reward.weights).total,
-    "method": [list(one.of_conversations()) for one in taught.trajectories],
     "tasks": [made.train.task(3).gold, made.validation.task(3).question],
     "task": [
         [s.sample_id, s.answers[0] in s.text(), s.depth]
@@ -112,7 +106,6 @@ def test_the_package_that_the_page_shows_adds_one_of_each(tmp_path):
     assert second.startswith("whisper-nano-") and first != second, "other options are another policy, not a version"
     assert said["baseline"] == ["Oslo", 2, cut], "one conversation over the text, and the answer"
     assert said["reward"] == 1.5
-    assert said["method"] == [[-0.25, 0.0], [0.25, 0.0]], "the second left its memory alone"
     assert said["tasks"] == [["Paris"], "What is the capital of Norway?"]
     assert [name for name, *_ in said["task"]] == ["vault-160-s0-0000", "vault-160-s0-0001"]
     assert all(there for _, there, _ in said["task"]) and said["corpus"].startswith("eval-ruler-")

@@ -9,11 +9,12 @@ import pytest
 
 from infra.maintenance.lineage import find_texts
 from infra.store.corpora import corpora, remember
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
 from infra.store.qa import write_qa
 from infra.store.runs import write_run
+from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import MemagentError, UsageError
 from memagent.evaluation.ruler import write_jsonl

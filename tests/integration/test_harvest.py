@@ -17,11 +17,12 @@ import pytest
 from infra.cluster.board import Attempt, Board
 from infra.readers import ReaderSpec
 from infra.store.corpora import tag
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, document_texts
 from infra.store.feedback import verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
+from infra.store.schemas import now
 from infra.store.segments import write_segments
 from memagent.config import load_config
 from memagent.errors import ConfigError, UsageError

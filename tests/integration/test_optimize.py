@@ -9,11 +9,12 @@ from deltalake import DeltaTable
 
 from infra.store.claims import used
 from infra.store.data_files import write_data_file
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus, Store
 from infra.store.plans import write_moved
 from infra.store.runs import begin_run
+from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import ask, digest

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 import pipelines.promote
 from infra.readers import ReaderSpec
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import DocumentWriter
 from infra.store.location import Corpus, Store
 from infra.store.policies import fetch, policies, policy, promote, promoted, publish, rollback
+from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.nano import bundled

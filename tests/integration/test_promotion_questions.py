@@ -5,12 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from infra.store.delta import now
 from infra.store.documents import DocumentWriter
 from infra.store.location import Corpus, Store
 from infra.store.qa import read_qa, read_rows, write_qa
 from infra.store.runs import write_run
-from infra.store.schemas import POLICIES_OF
+from infra.store.schemas import POLICIES_OF, now
 from memagent.errors import UsageError
 from memagent.quality.curation import SPLITS, Qa, split_of
 from memagent.records import text_hash

@@ -11,8 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from infra.store.claims import beat, claimed
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus, Store
+from infra.store.schemas import now
 from tests.support.pages import ROOT
 
 POLICY = json.loads((ROOT / "infra" / "deploy" / "s3-policy.json").read_text())

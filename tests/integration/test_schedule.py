@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.store.corpora import remember
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus
-from infra.store.quarantine import failure_row
 from infra.store.runs import begin_run
+from infra.store.schemas import failure_row, now
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.ask import digest
@@ -47,7 +47,7 @@ def fail(corpus, document, question):
     runs = Table(corpus.store, "runs").read("c", ["run_id"], None)["run_id"].to_pylist()
     item = f"{document} ? {question.question_id}"
     Table(corpus.store, "quarantine").upsert(
-        [failure_row(corpus, "read", item, reason="EngineError", detail="", run_id=runs[0])]
+        [failure_row(corpus.name, "read", item, reason="EngineError", detail="", run_id=runs[0])]
     )
 
 

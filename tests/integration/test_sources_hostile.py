@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from infra.sources import Refused
+from infra.sources.base import unquoted
 from infra.sources.discovery import list_sources
 from infra.sources.sandbox import Guard
-from infra.system.naming import unquoted
 from memagent.errors import SourceError
 from tests.support.hostile import OPTIONS, Case, build
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Store
-from infra.store.schemas import QUARANTINE
+from infra.store.schemas import QUARANTINE, now
 
 
 def _row(item: str, detail: str = "", corpus: str = "c") -> dict[str, Any]:

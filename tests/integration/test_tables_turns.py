@@ -11,9 +11,8 @@ import pytest
 
 from infra.store import turns as turn_parts
 from infra.store import turns as turnlog
-from infra.store.delta import now
 from infra.store.location import Corpus, Store
-from infra.store.schemas import TURNS
+from infra.store.schemas import TURNS, now
 from infra.store.turns import TurnWriter, answered_in_log, resume_points, turns
 from memagent.errors import MemagentError
 from memagent.records import Turn

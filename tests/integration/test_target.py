@@ -8,9 +8,10 @@ import pytest
 from infra.cluster import session
 from infra.readers import ReaderSpec
 from infra.store.corpora import corpora, default_questions, remember, sources_of
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import current_documents
 from infra.store.location import Corpus, Store
+from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Question

@@ -8,11 +8,11 @@ import pytest
 from deltalake import write_deltalake
 
 from infra.store.corpora import remember
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, current_documents
 from infra.store.location import Corpus, Store
 from infra.store.qa import read_qa, to_row, write_qa
-from infra.store.schemas import QA
+from infra.store.schemas import QA, now
 from memagent.errors import UsageError
 from memagent.quality.curation import Qa
 from memagent.records import TextSpan, text_hash

@@ -4,9 +4,9 @@ import json
 import random
 from typing import Any
 
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Store
-from infra.store.schemas import POLICIES_OF
+from infra.store.schemas import POLICIES_OF, now
 from memagent.rl.config import load_recipe
 from pipelines.training.checkpoints import Checkpoints, State
 

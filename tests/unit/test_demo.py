@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo import _prefect
 from pipelines.flows.serve import Server
-from pipelines.operate.demo import _prefect
 
 
 @pytest.mark.parametrize("own", [False, True])

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from infra.system.disk import DiskReserve, is_full
+from infra.store.location import DiskReserve, is_full
 
 
 def test_room_is_held_without_a_trace_and_is_there_when_it_is_given_up(tmp_path):

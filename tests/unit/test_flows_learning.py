@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.store.delta import now
 from infra.store.location import Corpus, Store
 from infra.store.qa import qa_version, write_qa
 from infra.store.runs import write_run
-from infra.store.schemas import POLICIES_OF
+from infra.store.schemas import POLICIES_OF, now
 from memagent.config import Config, RayConfig
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.quality.curation import Qa

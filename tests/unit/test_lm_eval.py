@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.errors import UsageError
+from examples.lm_eval_harness.__main__ import write_tasks
+from examples.lm_eval_harness.lm_eval_task import process_results, score
 from memagent.evaluation.grading import judge
 from memagent.evaluation.suites import Suite
 from memagent.evaluation.texts import Sample
-from pipelines.io.lm_eval import write_lm_eval
-from pipelines.io.lm_eval_task import process_results, score
+from pipelines.stages.make_samples import write_files
 from pipelines.web.api.protocol import ChatRequest, text_and_question
 
 WORDS = st.lists(st.sampled_from(["the", "A", "1002", "Otter.", "no", "found", "not", "", "山田。"]), max_size=4).map(
@@ -42,19 +42,20 @@ def test_not_found_is_the_answer_where_the_text_does_not_say():
 def test_a_folder_has_a_task_for_each_kind_and_length_and_a_group(tmp_path, tokenizer):
     (tmp_path / "hay.txt").write_text("The committee met in spring. Members asked for a list of dates.\n\n" * 40)
     suite = Suite("needles", kinds=("niah_single_1", "niah_multivalue"), lengths=(600, 900), n=2)
-    written = write_lm_eval(suite, (str(tmp_path / "hay.txt"),), tokenizer, tmp_path / "tasks")
-    assert [(path.name, count) for path, count in written] == [
-        (f"memagent_{kind}_{length}.yaml", 2) for length in (900, 600) for kind in ("niah_single_1", "niah_multivalue")
-    ]
-    group = (tmp_path / "tasks" / "memagent_needles.yaml").read_text()
-    assert re.findall(r"^  - (memagent_\w+)$", group, re.MULTILINE) == [path.stem for path, _ in written]
-    copied = (tmp_path / "tasks" / "lm_eval_task.py").read_text(encoding="utf-8")
+    folder = tmp_path / "tasks"
+    write_files(suite, (str(tmp_path / "hay.txt"),), tokenizer, folder)
+    names = write_tasks(folder, "memagent_needles")
+    kinds = ("niah_multivalue", "niah_single_1")
+    assert names == [f"memagent_needles_{kind}_{length}" for length in (600, 900) for kind in kinds]
+    group = (folder / "memagent_needles.yaml").read_text()
+    assert re.findall(r"^  - (memagent_\w+)$", group, re.MULTILINE) == names
+    copied = (folder / "lm_eval_task.py").read_text(encoding="utf-8")
     assert copied.startswith('"""Samples and scores') and "from memagent" not in copied
     alone: dict = {"__name__": "lm_eval_task"}
     exec(compile(copied, "lm_eval_task.py", "exec"), alone)
     assert alone["process_results"]({"answers": ["Café"], "match": "exact"}, ["the CAFÉ."]) == {"score": 1.0}
-    task = written[0][0].read_text()
-    rows = _rows(tmp_path / "tasks", task)
+    task = (folder / f"{names[0]}.yaml").read_text()
+    rows = _rows(folder, task)
     assert len(rows) == 2 and all(row["answers"][0] in row["text"] for row in rows)
     prompt = json.loads(re.search(r"^doc_to_text: (.*)$", task, re.MULTILINE)[1])
     said = prompt.replace("{{text}}", rows[0]["text"]).replace("{{question}}", rows[0]["question"])
@@ -73,11 +74,6 @@ def _rows(folder: Path, task: str) -> list[dict]:
     ]
 
 
-def test_a_control_is_a_group_of_its_own_and_files_are_no_tasks(tmp_path, tokenizer):
-    (tmp_path / "hay.txt").write_text("The committee met in spring. Members asked for a list of dates.\n\n" * 40)
-    suite = Suite("needles", kinds=("niah_single_1",), lengths=(600,), n=1, control="no-document")
-    ((path, _),) = write_lm_eval(suite, (str(tmp_path / "hay.txt"),), tokenizer, tmp_path / "tasks")
-    assert path.name == "memagent_niah_single_1_no_document_600.yaml"
-    assert (path.parent / "memagent_needles_no_document.yaml").exists()
-    with pytest.raises(UsageError, match="are made"):
-        write_lm_eval(Suite("contracts", data=("x",)), (), tokenizer, tmp_path)
+def test_a_folder_without_samples_says_what_writes_them(tmp_path):
+    with pytest.raises(SystemExit, match=r"memagent evaluate .* --write"):
+        write_tasks(tmp_path)

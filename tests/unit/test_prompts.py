@@ -144,5 +144,5 @@ def test_broken_templates_say_what_is_wrong(tmp_path, change, says):
 
 
 def test_an_unknown_template_lists_the_known():
-    with pytest.raises(ConfigError, match=r"nano, nano-exit, plain"):
+    with pytest.raises(ConfigError, match=r"nano, plain"):
         load_template("nope")

@@ -12,7 +12,6 @@ from memagent.evaluation.ruler.kinds import FAMILIES, KINDS
 from memagent.reading.engine import ENGINES
 from memagent.registry import Registry
 from memagent.rl.dataset import DATASETS
-from memagent.rl.methods import METHODS as TRAINING
 from memagent.rl.reward import FUNCTIONS
 
 
@@ -66,9 +65,7 @@ def test_a_name_that_nothing_has_or_two_packages_bring(brought):
         known.find("one")
 
 
-@pytest.mark.parametrize(
-    "known", [METHODS, TRAINING, FUNCTIONS, FORMATS, DATASETS, FAMILIES, ENGINES], ids=lambda k: k.group
-)
+@pytest.mark.parametrize("known", [METHODS, FUNCTIONS, FORMATS, DATASETS, FAMILIES, ENGINES], ids=lambda k: k.group)
 def test_all_that_is_built_in_can_be_imported(known):
     assert all(known.find(name) is not None for name in known.built_in)
 

@@ -12,8 +12,7 @@ def test_shipped_recipes_load(path):
 
 
 def test_there_are_the_recipes_that_are_documented():
-    methods = {"gru-mem", "infomem", "himpo", "per-trajectory"}
-    expected = {"nano-cpu", "reader-7b", "reader-14b", "smoke", "sft"} | methods
+    expected = {"nano-cpu", "reader-7b", "reader-14b", "smoke", "sft"}
     assert {path.stem for path in SHIPPED.glob("*.toml")} == expected
 
 

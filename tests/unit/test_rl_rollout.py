@@ -10,8 +10,9 @@ from memagent.errors import EngineDied
 from memagent.evaluation.texts import Sample
 from memagent.reading.scripted import ScriptedEngine
 from memagent.reading.segmenting import segments
+from memagent.rl.config import RewardRecipe
 from memagent.rl.dataset import Task, nothing
-from memagent.rl.rollout import RewardConfig, roll_out_group
+from memagent.rl.rollout import roll_out_group
 from tests.support.texts import filler, make_scheme
 
 QUESTION = "What is the pass number for amber-otter?"
@@ -46,9 +47,7 @@ def task(scheme, gold=("4829104",), text=None):
 
 
 def roll(scheme, engine, size=3, pay=None, **kwargs):
-    return asyncio.run(
-        roll_out_group(task(scheme, **kwargs), size, scheme, engine.generate, pay or RewardConfig({"exact": 1.0}))
-    )
+    return asyncio.run(roll_out_group(task(scheme, **kwargs), size, scheme, engine.generate, pay or RewardRecipe()))
 
 
 @pytest.mark.parametrize("spans", [1, 3])
@@ -83,7 +82,9 @@ def test_rollouts_of_a_group_do_not_share_a_seed(scheme):
 
 def test_a_response_at_its_limit_is_fined_once(tokenizer):
     scheme = make_scheme(tokenizer, memory_tokens=4, gate=False)
-    group = roll(scheme, Saying(scheme.prompts), pay=RewardConfig({"exact": 1.0, "format": 0.5}, overlong_tokens=2))
+    group = roll(
+        scheme, Saying(scheme.prompts), pay=RewardRecipe(weights={"exact": 1.0, "format": 0.5}, overlong_tokens=2)
+    )
     for trajectory in group.trajectories:
         assert any(c.cut for c in trajectory.conversations)
         assert trajectory.reward.parts["format"] == 0.0

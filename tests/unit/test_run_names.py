@@ -1,7 +1,7 @@
 import pytest
 
+from infra.store.runs import resolve
 from memagent.errors import UsageError
-from pipelines.run_names import resolve
 
 KNOWN = ["20261122-071933-85a043", "20261123-071933-11ff00", "20261123-081933-aa00bb"]
 

@@ -1,7 +1,7 @@
 import pytest
 
+from infra.store.runs import run_id_or_new
 from memagent.errors import UsageError
-from pipelines.run_names import run_id_or_new
 
 
 @pytest.mark.parametrize("given", ["../../x", "", "a/b", ".hidden", "x" * 129, "a\nb"])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.sources.base import quoted, unquoted
 from infra.sources.discovery import list_sources
 from infra.sources.listing import Source, assign_ids
-from infra.system.naming import quoted, unquoted
 from memagent.errors import UsageError
 
 NAMES = st.text(

@@ -9,8 +9,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from infra.store.claims import beat
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Store
+from infra.store.schemas import now
 from pipelines.web import metrics as store_metrics
 from pipelines.web.metrics import FAMILIES, StoreCollector
 from tests.support.pages import ROOT

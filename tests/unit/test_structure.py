@@ -150,7 +150,7 @@ def test_stages_do_not_import_each_other():
         assert not module.startswith("pipelines.stages"), f"training imports {module}"
 
 
-@pytest.mark.parametrize("module", ["pipelines.cli.main", "pipelines.operate.demo", "pipelines.flows.serve"])
+@pytest.mark.parametrize("module", ["pipelines.cli.main", "examples.demo", "pipelines.flows.serve"])
 def test_what_starts_first_loads_nothing_heavy(module):
     # The demo also sets variables that Prefect reads once, when it is imported.
     heavy = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers")
@@ -273,8 +273,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
             "--reworded",
             "--method",
         }
-        | {"--window", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"}
-        | {"--lm-eval"},
+        | {"--window", "--against", "--seed", "--output", "-o", "--write", "--json", "--run-id"},
         "check": common | {"--repair", "--json"},
         "forget": common | {"--where", "--dry-run", "--canary", "--json"},
         "metrics": common | {"--port", "--host", "--token-file", "--days"},

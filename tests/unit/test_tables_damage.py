@@ -7,8 +7,9 @@ from infra.maintenance.erasure import erase, interrupted, write_down
 from infra.maintenance.integrity import log_damage, mend_log, unreadable
 from infra.store.claims import is_alive, used
 from infra.store.corpora import forgotten, remember
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Corpus, Store
+from infra.store.schemas import now
 from memagent.errors import ConfigError, MemagentError
 
 

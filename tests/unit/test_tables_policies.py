@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 import infra.store.policies
 from infra.models import changed_files, folder_hash
 from infra.readers import resolve_policy
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Store
 from infra.store.policies import fetch, policies, policy, promote, promoted, publish, refuse, rollback
-from infra.store.rows import PolicyRow
-from infra.store.schemas import POLICIES_OF
+from infra.store.schemas import POLICIES_OF, PolicyRow, now
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, UsageError
 from tests.support.versions import model, provenance

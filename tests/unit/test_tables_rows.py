@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.store.delta import Table, now
+from infra.store.delta import Table
 from infra.store.location import Store
+from infra.store.schemas import now
 from memagent.records import reading_id, stable_hash
 
 ROWS = st.lists(st.tuples(st.sampled_from(["c", "d'"]), st.sampled_from("xyz"), st.text(max_size=3)), max_size=5)

@@ -1,7 +1,6 @@
 """The loop around a learner that loses ranks, and learner and engines that take turns on GPUs."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -9,8 +8,6 @@ from infra.learner.group import RankLost
 from infra.store.location import Store
 from memagent.errors import TrainingError
 from memagent.rl.config import load_recipe
-from memagent.rl.reward import Reward
-from memagent.rl.trajectory import Conversation, Group
 from pipelines.training.checkpoints import Checkpoints
 from pipelines.training.loop import Loop, Turns
 from pipelines.training.rollouts import Sampled
@@ -136,51 +133,6 @@ async def test_a_batch_that_cannot_be_sampled_costs_no_checkpoint(tmp_path):
     with pytest.raises(TrainingError, match="groups failed"):
         await failing.run()
     assert Checkpoints(Store(str(tmp_path)), "train-x").read().step == 2, "it was still being written"
-
-
-class Scores(Learner):
-    """Scores memories as it is told, and keeps the advantages that it learns from."""
-
-    def __init__(self, scored, **losses):
-        super().__init__(**losses)
-        self.scored, self.advantages = scored, []
-
-    async def likelihoods(self, groups):
-        self._call("likelihoods")
-        return [self.scored for _ in groups]
-
-    async def learn(self, groups):
-        self.advantages.append([one.of_conversations() for one in groups[0].trajectories])
-        return await super().learn(groups)
-
-
-class Probed(Sampler):
-    """Two right rollouts with a memory, scored with and without it."""
-
-    async def batch(self, step):
-        sampled = await super().batch(step)
-        right = Reward(1.0, 1.0, 1.0)
-        said = Conversation([1], [2], [0.0], "answer")
-        made = [
-            replace(one, reward=right, conversations=(said,), probes=(said, said))
-            for one in sampled.groups[0].trajectories
-        ]
-        return replace(sampled, groups=[Group(f"batch-{step}", tuple(made))])
-
-
-@pytest.mark.parametrize("losses", [{}, {"likelihoods": [2]}])
-async def test_a_method_learns_from_what_the_learner_scores(tmp_path, losses):
-    learner = Scores([[-4.0, -1.0], [-4.0, -3.0]], **losses)
-    running = loop(tmp_path, learner, "method.name='infomem'")
-    running.sampler = Probed()
-    await running.run()
-    assert learner.weights == [f"batch-{step}" for step in range(1, 7)]
-    assert all(taken == [(0.125,), (-0.125,)] for taken in learner.advantages) and len(learner.advantages) >= 6
-
-
-async def test_rollouts_that_were_recorded_for_another_method_are_refused(tmp_path):
-    with pytest.raises(TrainingError, match="step 1: the rollouts were recorded for a method other than himpo"):
-        await loop(tmp_path, Scores([]), "method.name='himpo'").run()
 
 
 class Turning:

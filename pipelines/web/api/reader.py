@@ -19,8 +19,8 @@ from infra.store.corpora import check_known, corpora
 from infra.store.delta import Table
 from infra.store.documents import PageNumbers
 from infra.store.location import Corpus, Store
-from infra.store.rows import AnswerRow
 from infra.store.runs import RunSummary
+from infra.store.schemas import AnswerRow
 from memagent.config import Config
 from memagent.errors import MemagentError, RequestError, UsageError
 from memagent.questions import ask as make_question

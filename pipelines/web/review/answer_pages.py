@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from infra.sources.base import BETWEEN_PAGES
 from infra.store.documents import PageNumbers
 from infra.store.location import Corpus
-from infra.store.rows import AnswerRow
+from infra.store.schemas import AnswerRow
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Verdict, current, disputed
 from memagent.records import LEVELS, text_hash

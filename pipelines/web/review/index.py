@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from infra.store.rows import FeedbackRow
+from infra.store.schemas import FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 

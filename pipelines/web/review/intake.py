@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from infra.store.corpora import corpora, load_record
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.rows import FailureRow, FeedbackRow
 from infra.store.runs import ENDED, SHOWN, hidden_runs, withheld_runs
-from infra.store.schemas import EVIDENCE, FEEDBACK
+from infra.store.schemas import EVIDENCE, FEEDBACK, FailureRow, FeedbackRow
 from memagent.records import LEVELS
 from pipelines.views.visible_answers import CONCATENATED
 from pipelines.web.review.index import (

@@ -23,7 +23,7 @@ from infra.store.corpora import forgotten
 from infra.store.delta import MANY, Table
 from infra.store.feedback import FEEDBACK_CLAIM, append_once
 from infra.store.location import Corpus, Store
-from infra.store.rows import FeedbackRow
+from infra.store.schemas import FeedbackRow
 from pipelines.web.review.index import microseconds, moment
 
 _log = logging.getLogger("memagent.review")

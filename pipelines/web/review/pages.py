@@ -18,7 +18,7 @@ from infra.store.corpora import check_known, corpora, default_questions
 from infra.store.delta import Table
 from infra.store.documents import quarantined
 from infra.store.location import Corpus, Store
-from infra.store.rows import FailureRow, RunRow
+from infra.store.schemas import FailureRow, RunRow
 from memagent.errors import MemagentError, UsageError
 from memagent.records import Json
 from pipelines.views.formatting import duration, failures, number, percent, plain

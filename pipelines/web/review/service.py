@@ -20,15 +20,14 @@ import pyarrow.parquet as pq
 
 from infra.store.delta import Table
 from infra.store.location import Store
-from infra.store.rows import AnswerRow, EvidenceRow, FeedbackRow, SpanRow
-from infra.store.schemas import ANSWERS
+from infra.store.runs import new_run_id
+from infra.store.schemas import ANSWERS, AnswerRow, EvidenceRow, FeedbackRow, SpanRow
 from infra.system.processes import end_process, ends_with_us, environment_of_children
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
 from memagent.quality.verdicts import Verdict, right_answer
 from memagent.reading.folding import locate
 from memagent.records import TextSpan, mended, stable_hash
-from pipelines.run_names import new_run_id
 from pipelines.views.formatting import plain
 from pipelines.views.passages import DocumentTexts, Pages
 from pipelines.web.review import listing

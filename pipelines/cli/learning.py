@@ -1,4 +1,4 @@
-"""The commands ``evaluate`` and ``scores``. Importing them loads nothing heavy."""
+"""The commands ``evaluate``, ``scores``, ``harvest``, ``feedback`` and ``qa``. Importing them loads nothing heavy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,7 @@ from rich.text import Text
 
 from memagent.errors import UsageError
 from pipelines.cli.live import summary as run_summary
-from pipelines.cli.options import Common, display, out, takes
-from pipelines.run_names import resolve
+from pipelines.cli.options import Common, CorpusArgument, display, finish, out, takes
 from pipelines.views.formatting import plain
 
 if TYPE_CHECKING:
@@ -49,9 +48,6 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Draw samples with this seed.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
     write: Annotated[Path | None, typer.Option(help="Only write the samples, as RULER's JSON lines.")] = None,
-    lm_eval: Annotated[
-        Path | None, typer.Option("--lm-eval", help="Only write the samples, as lm-evaluation-harness tasks.")
-    ] = None,
 ) -> None:
     """Score a model on needles, RULER, contracts or files."""
     from memagent.evaluation.suites import Suite
@@ -68,13 +64,11 @@ def evaluate(
         reworded=reworded,
     )
     chosen.check()
-    if write is not None and lm_eval is not None:
-        raise UsageError("give --write or --lm-eval, not both")
     texts = tuple(str(path) for path in text or [])
     methods = [*([f"method={method}"] if method else []), *([f"window_tokens={window}"] if window else [])]
     given = replace(given, set_=[*(given.set_ or []), *methods])
-    if folder := write or lm_eval:
-        _write(chosen, texts, given, folder, lm_eval=write is None)
+    if write is not None:
+        _write(chosen, texts, given, write)
     else:
         _run(chosen, texts, given, against, output)
 
@@ -110,6 +104,7 @@ def scores(
     ] = None,
 ) -> None:
     """Show and plot the scores of all evaluations."""
+    from infra.store.runs import resolve
     from pipelines.evaluate import by_run, score_table
     from pipelines.report.evaluation import draw, write_evaluation
 
@@ -136,13 +131,11 @@ def scores(
         console.print(f"report of {evaluations[-1]['run_id']}: {report}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _write(suite: "Suite", texts: tuple[str, ...], given: Common, folder: Path, *, lm_eval: bool) -> None:
+def _write(suite: "Suite", texts: tuple[str, ...], given: Common, folder: Path) -> None:
     from infra.readers import ReaderSpec
-    from pipelines.io.lm_eval import write_lm_eval
     from pipelines.stages.make_samples import write_files
 
-    write = write_lm_eval if lm_eval else write_files
-    written = write(suite, texts, ReaderSpec(given.settings).tokenizer, folder)
+    written = write_files(suite, texts, ReaderSpec(given.settings).tokenizer, folder)
     if given.json:
         out({"files": [{"path": str(path), "samples": count} for path, count in written]})
         return
@@ -207,3 +200,87 @@ def _compared(paired: Mapping[str, Any], other: str) -> str:
         f"p = {paired['p']:.3g} by a sign-flip permutation test ({paired['method']}), "
         f"n = {paired['n']}, better on {paired['better']}, worse on {paired['worse']}"
     )
+
+
+FileArgument = Annotated[Path, typer.Argument(help=".parquet or .jsonl file.")]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Use these columns: verl, openrlhf, memagent or own; default: verl in Parquet, own in JSON lines."
+    ),
+]
+
+
+@takes("model", "engine", "json", "run_id")
+def harvest(
+    given: Common,
+    corpus: CorpusArgument,
+    agreement: Annotated[int, typer.Option(min=0, help="Sample this many readings of questions without gold.")] = 0,
+    generate: Annotated[int, typer.Option(min=0, help="Generate this many questions from segments.")] = 0,
+    least_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Require this share of sampled readings to agree.")
+    ] = 0.7,
+    exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out documents with this tag; '': none.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Also write the rows to this Parquet file.")] = None,
+) -> None:
+    """Make training rows from answers, feedback, agreement and generated questions."""
+    from infra.store.corpora import check_name
+    from pipelines.harvest import HarvestOptions
+    from pipelines.harvest import harvest as run
+    from pipelines.io.qa_files import export_qa
+
+    options = HarvestOptions(agreement, generate, least_share=least_share)
+    if exclude_tag is not None:
+        options = replace(options, exclude=tuple(tag for tag in exclude_tag if tag))
+    with display(given.json) as show:
+        summary = run(check_name(corpus), given.settings, options, run_id=given.run_id, show=show)
+    if export is not None and summary["rows"]:
+        export_qa(given.open_corpus(corpus), export)
+        summary["export"] = str(export)
+    finish(summary, given.json, status=0)
+
+
+@takes("json")
+def feedback(
+    given: Common,
+    file: Annotated[Path, typer.Argument(help=".csv, .xlsx or .jsonl file with reading_id, verdict, answer.")],
+    corpus: Annotated[str | None, typer.Argument(help="Import only readings of this corpus; default: all.")] = None,
+) -> None:
+    """Import accepted, rejected and corrected answers."""
+    from pipelines.io.feedback import take_feedback
+
+    summary = take_feedback(given.open_store(), file, corpus)
+    finish(summary, given.json, status=1 if summary["unknown_readings"] else 0)
+
+
+qa = typer.Typer(help="Exchange training rows with other tools.", add_completion=False, no_args_is_help=True)
+
+
+@qa.command("export")
+@takes("json")
+def export(given: Common, corpus: CorpusArgument, file: FileArgument, format: FormatOption = None) -> None:
+    """Export a corpus's training rows to a file."""
+    from pipelines.io.qa_files import export_qa
+
+    rows = export_qa(given.open_corpus(corpus), file, format)
+    finish({"kind": "export", "corpus": corpus, "rows": rows, "file": str(file)}, given.json, status=0)
+
+
+@qa.command("import")
+@takes("json", "run_id")
+def import_(
+    given: Common,
+    corpus: CorpusArgument,
+    file: FileArgument,
+    format: FormatOption = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Name the file's columns: question=NAME, text=NAME, answers=NAME.")
+    ] = None,
+) -> None:
+    """Import gold answers and their texts into a corpus."""
+    from memagent.evaluation.records import columns_of
+    from pipelines.io.qa_files import import_qa
+
+    named = columns_of(columns or ())
+    summary = import_qa(given.open_corpus(corpus), file, given.run_id, columns=named, format=format)
+    finish(summary, given.json, status=0)

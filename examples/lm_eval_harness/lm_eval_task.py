@@ -1,4 +1,4 @@
-"""Samples and scores of a task of lm-evaluation-harness. `memagent evaluate --lm-eval FOLDER` copies this file there.
+"""Samples and scores of a task of lm-evaluation-harness. `examples.lm_eval_harness` copies this file there.
 
 The copy has the metrics of ``memagent evaluate`` in place of their import, so that it needs nothing of memagent.
 """
