@@ -3,6 +3,7 @@
 import asyncio
 import io
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
@@ -18,7 +19,16 @@ from cachetools import LRUCache, cached
 from infra.store.buckets import WHOLE, Bucket, one_of
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.schemas import PLACES, SEGMENTS, AnswerRow, PlannedReading, SegmentedRow, SegmentRange, now
+from infra.store.schemas import (
+    PLACES,
+    SEGMENTS,
+    AnswerRow,
+    EvidenceRow,
+    PlannedReading,
+    SegmentedRow,
+    SegmentRange,
+    now,
+)
 from memagent.config import ReadingConfig
 from memagent.errors import MemagentError
 from memagent.reading.segmenting import CUTTING_VERSION, segment_key, segments
@@ -272,6 +282,39 @@ def _contents(store: Store, part: str) -> tuple[list[str], list[int], set[int]]:
         hashes += table["content_hash"].to_pylist()
         indices += table["index"].to_pylist()
     return hashes, indices, wrong
+
+
+Bounds = list[tuple[int, int]]
+"""First and last character (exclusive) of each segment of a document."""
+
+
+def segment_bounds(corpus: Corpus, hashes: Collection[str]) -> dict[str, list[Bounds]]:
+    """Return the segmentations of documents by content hash, newest first."""
+    columns = ["content_hash", "part", "first_row", "segments", "written_at"]
+    table = Table(corpus.store, "segmented").read(corpus.name, columns, one_of("content_hash", hashes))
+    by_part: dict[str, list[SegmentRange]] = defaultdict(list)
+    for document in table.sort_by([("written_at", "descending")]).to_pylist():
+        by_part[document["part"]].append(document)
+    result: dict[str, list[Bounds]] = defaultdict(list)
+    for part, documents in by_part.items():
+        segments = corpus.store.read_part(part, columns=["char_start", "char_end"])
+        for document in documents:
+            rows = segments.slice(document["first_row"], document["segments"])
+            pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)
+            result[document["content_hash"]].append(list(pairs))
+    return result
+
+
+def fitting(segmentations: Iterable[Bounds], segments: int | None, evidence: Sequence[EvidenceRow]) -> Bounds | None:
+    """Return the first segmentation of a document that fits a reading's evidence and, where known, its `segments`."""
+    for bounds in segmentations:
+        if segments in (None, len(bounds)) and all(
+            spot["segment_index"] < len(bounds)
+            and bounds[spot["segment_index"]] == (spot["char_start"], spot["char_end"])
+            for spot in evidence
+        ):
+            return bounds
+    return None
 
 
 class StoredStream:

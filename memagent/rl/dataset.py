@@ -32,6 +32,8 @@ class Task:
     sample: Sample
     """The sample, without its text; of its facts those that are in the segments."""
     segments: tuple[Segment, ...]
+    memories: tuple[str, ...] = ()
+    """The memory after each segment, of a reading that the teacher is to follow (`LoggedReading`); empty: of none."""
 
     @property
     def sample_id(self) -> str:
@@ -93,6 +95,17 @@ def segment_places(segments: Sequence[Segment]) -> tuple[str, list[tuple[int, in
     return text, places
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedReading:
+    """A reading of a document by any model that gave a right answer, as the turn log has it."""
+
+    content_hash: str
+    bounds: Sequence[tuple[int, int]]
+    """First and last character (exclusive) of each segment that it read, in order."""
+    changes: Mapping[int, str]
+    """The memory after each segment that changed it, by the segment's number."""
+
+
 class Dataset(Protocol):
     """A source of tasks."""
 
@@ -137,6 +150,8 @@ class DatasetRequest:
     """Columns of a file, where they are of no known format."""
     split: bool = True
     """Hold out a part for validation; else validation has a set of its own, and this one's is not asked for."""
+    taught: bool = False
+    """The tasks are for the teacher (``rollout.teacher``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -30,7 +30,16 @@ from memagent.reading.evidence import says
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Segment, text_hash
-from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, Task, make_task, nothing, window
+from memagent.rl.dataset import (
+    Cut,
+    DatasetRequest,
+    DatasetSplits,
+    LoggedReading,
+    Task,
+    make_task,
+    nothing,
+    window,
+)
 
 _DRAWS_A_ROW = 10
 """Draws for each distractor: some texts offer few segments that do not answer the question."""
@@ -53,6 +62,8 @@ class RowDataset:
     seed: int
     alone: bool = False
     """Read a row's documents whole, and nothing beside them; of longer ones as many segments as a task may have."""
+    readings: Mapping[str, LoggedReading] = field(default_factory=dict)
+    """Readings that the teacher follows, by reading_id; of no more changes than a task may have segments."""
     _asked: dict[tuple[str, str], list[Qa]] = field(default_factory=lambda: defaultdict(list))
     """Rows by normalised question and content hash."""
 
@@ -74,6 +85,9 @@ class RowDataset:
         rng = random.Random(f"{self.seed} rows {number}")
         for index in (*order[place:], *order[:place]):
             row = self.rows[index]
+            reading = self.readings.get(row.reading_id)
+            if reading and (task := self._as_read(row, reading, f"{_name(row)}-{epoch}", rng)):
+                return task
             own = self._own(row)
             wanted = self._wanted(row, own)
             if wanted is not None:
@@ -98,9 +112,31 @@ class RowDataset:
         )
         return Task(sample, tuple(chosen if self.alone else self._among(chosen, row, rng)))
 
+    def _as_read(self, row: Qa, reading: LoggedReading, name: str, rng: random.Random) -> Task | None:
+        """Return a task of the segments that changed the memory of a reading, and of some others that it read.
+
+        None if one of them has more tokens than this reader's segments.
+        """
+        others = [i for i in range(len(reading.bounds)) if i not in reading.changes]
+        room = min(len(others), self.cut.most - len(reading.changes))
+        chosen = sorted([*reading.changes, *rng.sample(others, rng.randint(min(room, not reading.changes), room))])
+        text, memory, memories, made = self.text(reading.content_hash), "", [], []
+        for i in chosen:
+            start, end = reading.bounds[i]
+            ids = self.cut.tokenizer.encode(text[start:end])
+            if len(ids) > self.cut.reading.segment_tokens:
+                return None
+            made.append(Segment(reading.content_hash, i, start, end, text[start:end], ids))
+            memory = reading.changes.get(i, memory)
+            memories.append(memory)
+        facts = tuple(fact for segment in made for fact in _harvested_facts(segment, row))
+        sample = Sample(name, row.source, 0, nothing, row.question, row.answers, "exact", facts=facts)
+        return Task(sample, tuple(made), tuple(memories))
+
     def left_out(self, count: int) -> tuple[int, int]:
         """Return how many of the first rows cannot be used (`task`), and of how many, at most `count`."""
-        unusable = [self._wanted(row, self._own(row)) is None for row in self.rows[:count]]
+        first = self.rows[:count]
+        unusable = [row.reading_id not in self.readings and self._wanted(row, self._own(row)) is None for row in first]
         return sum(unusable), len(unusable)
 
     def rivals(self, task: Task) -> list[Qa]:
@@ -190,15 +226,17 @@ def is_marked(segment: Segment, row: Qa) -> bool:
     return (segment.content_hash, segment.index) in row.evidence
 
 
-def fit_rows(rows: Sequence[Qa]) -> list[Qa]:
+def fit_rows(rows: Sequence[Qa], *, taught: bool = False) -> list[Qa]:
     """Return the rows that a policy can learn from: those that it does not always answer right, nor always wrong.
+
+    The teacher's are right whatever the policy says: `taught` keeps all.
 
     Raises:
         UsageError: there is no row, none is left, or none has an answer to find: a policy would learn to say one thing.
     """
     if not rows:
         raise UsageError("there are no rows to train on: memagent harvest CORPUS, or give --data FILE")
-    kept = [row for row in rows if row.pass_rate is None or 0 < row.pass_rate < 1]
+    kept = [row for row in rows if taught or row.pass_rate is None or 0 < row.pass_rate < 1]
     if not kept:
         raise UsageError(
             f"of {len(rows)} rows none can be trained on: the reader answers all of them always right or always wrong"

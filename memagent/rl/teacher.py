@@ -1,11 +1,13 @@
 """The teacher: a reader of tasks whose evidence is known, for supervised training.
 
 It stands where an engine stands, so that what it plays are rollouts as any other: the reading's own prompts, memory and
-limits. It notes the sentences that hold a task's evidence, leaves the memory as it is at every other segment, and says
-the gold answer if it has noted anything.
+limits. Where a task has the memories of another model's reading, it writes those. Else it notes the sentences that hold
+the task's evidence, and leaves the memory as it is at every other segment. It says the gold answer if the memory holds
+anything.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 
 from memagent.errors import RequestError
@@ -33,6 +35,8 @@ class Teacher:
         gold = [answer for answer in task.gold if answer.strip()]
         self._answer = ", ".join(gold if task.sample.match == "all" else gold[:1])
         self._notes: dict[tuple[int, ...], list[str]] = {}
+        self._memories = dict(_updates(task, prompts)) if task.memories else None
+        """Segment and memory before it, to the memory after it."""
         evidence = [fact for fact in task.sample.facts if fact.strip()] or gold
         for segment, holds in zip(task.segments, task.evidence() or (), strict=False):
             if holds:
@@ -42,7 +46,8 @@ class Teacher:
         """Continue a prompt as a perfect reader would.
 
         Raises:
-            RequestError: the prompt was not made from the template, or is that of a merge.
+            RequestError: the prompt was not made from the template, or is that of a merge; or its memory is none of the
+                reading that the teacher follows.
         """
         slots = self._prompts.parse(ids)
         if slots is None:
@@ -54,10 +59,23 @@ class Teacher:
         memory = prompts.memory_text(slots["memory"])
         if "segment" not in slots:
             return prompts.tokenizer.encode((memory and self._answer) or prompts.template.not_found)
+        if self._memories is not None:
+            after = self._memories.get((tuple(slots["segment"]), memory))
+            if after is None:
+                raise RequestError("the reading that the teacher follows has no such memory")
+            return prompts.unchanged(slots["memory"]) if after == memory else prompts.tokenizer.encode(after)
         new = [note for note in self._notes.get(tuple(slots["segment"]), ()) if note not in memory]
         if not new:
             return prompts.unchanged(slots["memory"])
         return prompts.tokenizer.encode("\n".join([memory, *new] if memory else new))
+
+
+def _updates(task: Task, prompts: Prompts) -> Iterator[tuple[tuple[tuple[int, ...], str], str]]:
+    before = ""
+    for segment, memory in zip(task.segments, task.memories, strict=True):
+        after = prompts.memory_text(prompts.tokenizer.encode(memory)) if memory else ""  # as the next prompt has it
+        yield (tuple(segment.token_ids), before), after
+        before = after
 
 
 def notes(text: str, evidence: list[str]) -> list[str]:
@@ -102,7 +120,7 @@ async def teach(task: Task, spec: ReadingSpec) -> Trajectory | None:
     That is where the evidence is not known, where it does not fit the memory, and where the reward does not call the
     teacher's own answer right.
     """
-    if task.evidence() is None:
+    if not task.memories and task.evidence() is None:
         return None
     try:
         made = await roll_out(task, 0, spec, Teacher(task, spec.prompts).generate, _REWARD)

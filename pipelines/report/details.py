@@ -1,17 +1,13 @@
 """The report's details: memories of readings and passages of documents, up to the size limit."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-
 from infra.store.buckets import groups_of
-from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus
-from infra.store.schemas import EvidenceRow, SegmentRange
+from infra.store.segments import Bounds, fitting, segment_bounds
 from memagent.records import Json
 from pipelines.report.data import ReportRow
 from pipelines.report.html import size
@@ -28,8 +24,6 @@ _SAFE = 0.97
 """Margin for what JSON escapes add to the sizes of passages."""
 _SPAN_BYTES = 100
 """Size of a change's characters, which are looked up later."""
-Bounds = list[tuple[int, int]]
-"""First and last character (exclusive) of each segment of a document."""
 
 
 @dataclass(slots=True)
@@ -62,7 +56,7 @@ def gather(corpus: Corpus, rows: list[ReportRow], chars: dict[str, int], room: i
     sizes = ((name, chars.get(name, _UNKNOWN_CHARS)) for name in shown)
     for batch in groups_of(sizes, _CHARS_AT_ONCE):
         texts = dict(document_texts(corpus, batch))
-        bounds = _segment_bounds(corpus, batch)
+        bounds = segment_bounds(corpus, batch)
         for content_hash in batch:
             allowance, todo = max(0, left // todo), todo - 1
             passages, places = None, []
@@ -154,7 +148,7 @@ def _places(
         spots = [spot for spot in row.evidence if spot["content_hash"] == content_hash]
         evidence += map(place_of, spots)
         history = details.memories.get(row.reading_id)
-        bounds = _segmentation_of(row, segmentations, spots)
+        bounds = fitting(segmentations, row.plan["segments"] if row.plan["scope"] == "document" else None, spots)
         if history is None or bounds is None:
             continue
         for change in history.changes:
@@ -163,35 +157,3 @@ def _places(
                 noted += [Span(*place) for place in change.noted]
                 changed += [] if change.noted else [Span(*bounds[change.segment])]
     return evidence + noted + changed
-
-
-def _segmentation_of(row: ReportRow, segmentations: list[Bounds], spots: Sequence[EvidenceRow]) -> Bounds | None:
-    """Return the segmentation that fits a reading's evidence and number of segments."""
-    for bounds in segmentations:
-        if row.plan["scope"] == "document" and len(bounds) != row.plan["segments"]:
-            continue
-        if all(
-            spot["segment_index"] < len(bounds)
-            and bounds[spot["segment_index"]] == (spot["char_start"], spot["char_end"])
-            for spot in spots
-        ):
-            return bounds
-    return None
-
-
-def _segment_bounds(corpus: Corpus, hashes: list[str]) -> dict[str, list[Bounds]]:
-    """Return the segmentations of documents, newest first."""
-    columns = ["content_hash", "part", "first_row", "segments", "written_at"]
-    selected = ds.field("content_hash").isin(pa.array(hashes, pa.string()))
-    table = Table(corpus.store, "segmented").read(corpus.name, columns, selected)
-    by_part: dict[str, list[SegmentRange]] = defaultdict(list)
-    for document in table.sort_by([("written_at", "descending")]).to_pylist():
-        by_part[document["part"]].append(document)
-    result: dict[str, list[Bounds]] = defaultdict(list)
-    for part, documents in by_part.items():
-        segments = corpus.store.read_part(part, columns=["char_start", "char_end"])
-        for document in documents:
-            rows = segments.slice(document["first_row"], document["segments"])
-            pairs = zip(rows["char_start"].to_pylist(), rows["char_end"].to_pylist(), strict=True)
-            result[document["content_hash"]].append(list(pairs))
-    return result

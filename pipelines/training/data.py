@@ -1,27 +1,44 @@
 """The data of a training run, made by name (`memagent.rl.dataset.DATASETS`)."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
 from infra.sources.dataset_files import DatasetFile, split_rows
+from infra.store.buckets import one_of
 from infra.store.corpora import corpora
+from infra.store.delta import Table
 from infra.store.documents import default_texts, document_texts
 from infra.store.location import Corpus, Store
 from infra.store.qa import read_qa
+from infra.store.schemas import AnswerRow
+from infra.store.segments import fitting, segment_bounds
 from memagent.errors import TrainingError, UsageError
+from memagent.evaluation.metrics import exact_match
 from memagent.quality.curation import Qa, Split
 from memagent.rl.audit import audit
 from memagent.rl.config import AuditKind
-from memagent.rl.dataset import DATASETS, Cut, Dataset, DatasetRequest, DatasetSplits, Mixed, dataset_name
+from memagent.rl.dataset import (
+    DATASETS,
+    Cut,
+    Dataset,
+    DatasetRequest,
+    DatasetSplits,
+    LoggedReading,
+    Mixed,
+    dataset_name,
+)
 from memagent.rl.sources import RowDataset, fit_rows
 from pipelines.stages.make_samples import haystack
 from pipelines.training.settings import TrainingRun
+from pipelines.views.memory import histories
 
 _log = logging.getLogger("memagent.training")
 _OTHER_WORDS: dict[AuditKind, float] = {"gold-missing": 0.2}
 """People's gold and corrections may be in other words than their documents'."""
+_ANSWER = ["corpus", "reading_id", "content_hash", "scope", "segments", "answer", "evidence"]
 _SIDES: tuple[Split, ...] = ("train", "validation")
 _VALIDATION_SEED = 1_000_003
 """A different seed from training's, so that validation has other needles."""
@@ -98,7 +115,8 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
     gone = sum(len(rows[side]) - len(kept[side]) for side in _SIDES)
     if gone and not kept["train"]:
         raise UsageError(f"the documents of all {gone} harvested rows are gone: ingest them again, or harvest others")
-    train = fit_rows(kept["train"])
+    train = fit_rows(kept["train"], taught=request.taught)
+    readings = logged_readings(store, train, request.cut) if request.taught else {}
     if not kept["validation"]:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
 
@@ -110,7 +128,36 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
         raise TrainingError(f"the document {content_hash} of a harvested row is gone: memagent harvest CORPUS again")
 
     validation = RowDataset(request.cut, kept["validation"], text, request.validation_seed)
-    return DatasetSplits(RowDataset(request.cut, train, text, request.seed), validation, gone, _OTHER_WORDS)
+    data = RowDataset(request.cut, train, text, request.seed, readings=readings)
+    return DatasetSplits(data, validation, gone, _OTHER_WORDS)
+
+
+def logged_readings(store: Store, rows: Sequence[Qa], cut: Cut) -> dict[str, LoggedReading]:
+    """Return the readings that gave rows their answers, by reading_id, as far as the teacher can follow them.
+
+    They are of one document, in one span, answered as the row does, and are whole in the turn log, with no memory that
+    was cut off. No more segments changed the memory than a task may have.
+    """
+    gold = {row.reading_id: row.answers for row in rows if row.reading_id}
+    answers: dict[str, dict[str, AnswerRow]] = defaultdict(dict)
+    for answer in Table(store, "answers").read(None, _ANSWER, one_of("reading_id", gold)).to_pylist():
+        right = exact_match(answer["answer"], gold[answer["reading_id"]])
+        if answer["scope"] == "document" and right:
+            answers[answer["corpus"]].setdefault(answer["reading_id"], answer)
+    found: dict[str, LoggedReading] = {}
+    for name, of in answers.items():
+        corpus = Corpus(store, name)
+        bounds = segment_bounds(corpus, {answer["content_hash"] for answer in of.values()})
+        for reading_id, history in histories(corpus, of).items():
+            answer = of[reading_id]
+            cut_at = fitting(bounds[answer["content_hash"]], answer["segments"], answer["evidence"])
+            steps = [one.step for one in history.read]
+            whole = history.spans == 1 and not history.answer_cut and steps == list(range(len(steps)))
+            changes = {change.segment: change.after for change in history.changes if not change.cut}
+            if cut_at and whole and len(changes) == len(history.changes) <= cut.most:
+                found[reading_id] = LoggedReading(answer["content_hash"], cut_at[: len(steps)], changes)
+    _log.info("the teacher follows the logged readings of %d of %d harvested rows", len(found), len(rows))
+    return found
 
 
 def from_file(request: DatasetRequest) -> DatasetSplits:
@@ -138,6 +185,7 @@ def _make(run: TrainingRun, spec: str) -> DatasetSplits:
         store_url=run.config.store,
         columns=run.files.columns,
         split=not run.files.validation,
+        taught=run.recipe.rollout.teacher,
     )
     return DATASETS.find(name)(request)
 

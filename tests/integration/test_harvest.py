@@ -1,8 +1,10 @@
 """Harvest from end to end: what was asked, answered and said becomes rows, and leaves again."""
 
+import asyncio
 import csv
 import io
 import json
+import random
 import re
 import threading
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ import pytest
 
 from infra.cluster.board import Attempt, Board
 from infra.readers import ReaderSpec
-from infra.store.corpora import tag
+from infra.store.corpora import remember, tag
 from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, document_texts
 from infra.store.feedback import verdicts
@@ -29,6 +31,7 @@ from memagent.errors import ConfigError, UsageError
 from memagent.evaluation.records import columns_of
 from memagent.quality.curation import Qa, split_of
 from memagent.records import Question, text_hash
+from memagent.rl.dataset import Cut
 from pipelines.ask import ask
 from pipelines.harvest import HarvestOptions, harvest
 from pipelines.io.answers import answer_table, write_answers
@@ -36,6 +39,10 @@ from pipelines.io.feedback import take_feedback
 from pipelines.io.qa_files import export_qa, import_qa
 from pipelines.stages.collect_qa import load_answers
 from pipelines.stages.write_questions import Writer, choose, generate
+from pipelines.training.data import logged_readings, splits
+from pipelines.training.rollouts import TeacherSampler
+from pipelines.training.settings import prepare
+from tests.support.texts import filler
 
 TEXTS = ("one", "one, changed", "two", "three", "never")
 
@@ -139,6 +146,37 @@ def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, 
     assert (third["new"], third["changed"], third["removed"]) == (0, 2, 2)
     assert count_new(store, version) == 1, "a corrected answer is new, an accepted one is not"
     assert harvest("c", config, HarvestOptions(exclude=()))["by_source"] == {"feedback": 2, "gold": 2}
+
+
+def test_the_teacher_follows_the_readings_of_the_rows(store, config):
+    """Another model's readings, by the turn log: its segments and memories, under this reader's tokens and prompts."""
+    names = "abcdefghijklmn"
+    remember(Corpus(store, "c"), sources=["/docs"])
+    for i, name in enumerate(names):
+        parts = [filler(random.Random(f"{name}{j}"), 90) for j in range(8)]
+        parts.insert(i % 8, f"The pass number for otter-{name} is {ord(name)}.")
+        write(store, f"open/{name}.txt", "\n\n".join(parts))
+    given = config.model_copy(update={"reading": {"segment_tokens": 128, "memory_tokens": 64}})
+    ask("c", [asks(name, ("98",) if name == "a" else (str(ord(name)),)) for name in names], given)
+    harvest("c", given)
+    run = prepare(
+        "sft", ["qa"], [], store.url, ["rollout.segments=4", "rollout.prompts=16", "learner.minibatch_prompts=16"]
+    )
+    rows = {row.question[-2]: row for row in read_qa(store, "c", "train")}
+    logged = logged_readings(store, list(rows.values()), Cut(run.reader.tokenizer, run.reader.reading, 4))
+    assert set(logged) == {row.reading_id for name, row in rows.items() if name != "a"}, "a's gold is another"
+    data = splits(run).train
+    sampler = TeacherSampler(data, run.reader.scheme, run.recipe)
+    seen = [group.trajectories[0] for _, group in asyncio.run(sampler.batch(1)).seen]
+    assert len(seen) == 16 and all(one.reward.right and one.advantage == 1.0 for one in seen)
+    tasks = [data.task(number) for number in range(16)]
+    assert any(task.memories for task in tasks)
+    for task in tasks:
+        memories = [*logged[rows[task.question[-2]].reading_id].changes.values()] if task.memories else []
+        assert list(dict.fromkeys(filter(None, task.memories))) == memories
+        assert all(f"is {ord(task.question[-2])}." in memory for memory in memories[-1:])
+    rewarded = prepare("nano-cpu", ["qa"], [], store.url)
+    assert not any(splits(rewarded).train.task(number).memories for number in range(4)), "rewards need the task alone"
 
 
 def test_a_changed_document_and_a_copy_stay_on_their_side(store):

@@ -9,7 +9,7 @@ import pytest
 from memagent.evaluation.texts import Sample
 from memagent.quality.curation import Qa
 from memagent.reading.conversations import ReadingSpec
-from memagent.rl.dataset import Cut, Task, make_task, nothing
+from memagent.rl.dataset import Cut, LoggedReading, Task, make_task, nothing
 from memagent.rl.sources import NeedleDataset, RowDataset
 from memagent.rl.teacher import notes, teach
 from tests.support.texts import filler
@@ -116,3 +116,29 @@ def test_it_reads_answers_that_people_accepted_or_corrected(spec):
         made = asyncio.run(teach(one, spec))
         answers[one.question] = said(spec, made.conversations[-1]).removesuffix("<|end|>")
     assert answers == {asked["1"]: "4410", asked["2"]: "4420", asked["3"]: "not found"}
+
+
+def test_it_writes_the_memories_of_a_reading_that_it_follows(spec):
+    """Another model's words, which are in no segment; and what the next prompt cannot hold is not shown."""
+    texts = {"d": " ".join(filler(random.Random(n), 30) for n in range(8))}
+    cuts = cut(spec)(texts["d"])
+    bounds = [(one.char_start, one.char_end) for one in cuts]
+    changes = {1: "Gate 7: four digits.", 3: "Gate 7: 4471 it is."}
+    row = Qa("What is the code of gate 7?", ("4471",), ("d",), ("d",), "agreement", reading_id="r")
+    data = RowDataset(cut(spec), [row], texts.__getitem__, 0, readings={"r": LoggedReading("d", bounds, changes)})
+    lengths = set()
+    for number in range(6):
+        one = data.task(number)
+        lengths.add(len(one.segments))
+        assert {1, 3} <= {segment.index for segment in one.segments} and len(one.segments) <= 6
+        made = asyncio.run(teach(one, spec))
+        *updates, answer = (said(spec, conversation).removesuffix("<|end|>") for conversation in made.conversations)
+        assert answer == "4471" and made.advantage == 1.0 and one.evidence() is None, "no segment says it"
+        told = dict(zip((segment.index for segment in one.segments), updates, strict=True))
+        same = {i: said for i, said in told.items() if i not in changes}
+        assert {i: told[i] for i in changes} == changes
+        assert not same or spec.config.gate is False or set(same.values()) == {"<|same|>"}
+    assert len(lengths) > 1, "other segments that it read stand among them"
+    long = {1: "four " * 100}
+    full = RowDataset(cut(spec), [row], texts.__getitem__, 0, readings={"r": LoggedReading("d", bounds, long)})
+    assert asyncio.run(teach(full.task(0), spec)) is None, "more than a memory holds"
