@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -20,6 +19,7 @@ from benchmarks.scale import QUESTION, Step, in_process, make_corpus, peak_mb, t
 from memagent.config import Config, load_config
 from memagent.nano import bundled
 from memagent.questions import ask as make_question
+from memagent.records import ProgressCounts
 from pipelines.ask import ask
 
 _HEAD = ("gcs_server", "raylet")
@@ -31,7 +31,7 @@ def read(config: Config) -> Step:
     """Ask one question; `stages` has the processor seconds of the pass, of the driver and of Ray's head processes."""
     spent: dict[str, tuple[float, float, float]] = {}
 
-    def note(progress: dict[str, Any]) -> None:
+    def note(progress: ProgressCounts) -> None:
         if "stage" in progress:
             spent.setdefault(progress["stage"], (time.monotonic(), _processor(), _head()))
 

@@ -24,10 +24,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import httpx
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from benchmarks.record import Row, arguments, result, write
+from infra.store.buckets import WHOLE
 from infra.store.corpora import remember
 from infra.store.data_files import write_data_file
 from infra.store.delta import Table
@@ -35,6 +39,7 @@ from infra.store.location import Corpus, Store
 from infra.store.schemas import ANSWERS, DOCUMENTS, TEXTS
 from memagent.records import LEVELS, text_hash
 from pipelines.flows.serve import free_port
+from pipelines.views.visible_answers import HiddenRuns, visible_answers
 
 CORPUS = "contracts"
 START = datetime(2026, 8, 1, 2, 15, tzinfo=UTC)
@@ -261,6 +266,44 @@ def measure(served: Served, given: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def without_index(store: Store) -> list[Row]:
+    """Return how long a page takes, and what it holds, that asks the tables each time, and one of a table in memory."""
+    corpus, none = Corpus(store, CORPUS), HiddenRuns((), ())
+    answers = DeltaTable(store.path("answers")).to_pyarrow_dataset()
+    newest = "row_number() over (partition by content_hash, question order by answered_at desc, reading_id)"
+    query = f"select reading_id, answer from answers qualify {newest} = 1 order by answered_at desc limit 50"
+
+    def by_duckdb() -> None:
+        with duckdb.connect() as database:
+            database.register("answers", answers)
+            assert len(database.sql(query).fetchall()) == 50
+
+    columns = ["question_id", "answer", "found", "confidence", "evidence"]
+    held: list[pa.Table] = []
+
+    def by_arrow() -> None:
+        held[:] = [visible_answers(corpus, WHOLE, none, columns)]
+
+    def by_words() -> None:
+        found = pc.match_substring(held[0]["answer"], "delaware", ignore_case=True)
+        assert held[0].take(pc.indices_nonzero(found)[-50:]).to_pylist()
+
+    rows = []
+    ways: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("without an index: DuckDB on the tables", by_duckdb),
+        ("without an index: Arrow on the tables", by_arrow),
+        ("without an index: words, of a table in memory", by_words),
+    )
+    for name, ask in ways:
+        seconds = []
+        for _ in range(3):
+            began = time.perf_counter()
+            ask()
+            seconds.append(time.perf_counter() - began)
+        rows.append(Row(name, round(1000 * statistics.median(seconds), 1), "ms", column="median", n=3))
+    return [*rows, Row("the table in memory", round(held[0].nbytes / 2**20), "MiB")]
+
+
 def _readings(given: argparse.Namespace, count: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     documents = given.answers // given.questions
@@ -296,6 +339,7 @@ def main() -> None:
         stored = Table(store, "feedback")
         served.stop()
         given_now = 200 + 2 * given.reviewers * given.verdicts
+        rows += without_index(store)
         rows.append(Row("verdicts in the table afterwards", stored.count(CORPUS), f"at least {given_now}"))
     finally:
         if served.process.poll() is None:

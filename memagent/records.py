@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 Json = dict[str, Any]
 """An object of JSON or TOML as it is read or written. Only at the edges: what crosses modules has a type of its own."""
@@ -213,3 +213,50 @@ def half(text: str) -> str | None:
 def mended(text: str) -> str:
     """Return the text with U+FFFD for each half of a surrogate pair."""
     return _HALF.sub("\ufffd", text)
+
+
+class ProgressCounts(TypedDict, total=False):
+    """The counts of a run at a moment, those that its stage has; lines of ``progress.jsonl`` are such."""
+
+    stage: str
+    t: float
+    """Seconds since the run began."""
+    engine: str
+    run: str
+    """Which is waited for, or compacted."""
+    done: int
+    """Sources of an ingest, of `total`."""
+    total: int
+    quarantined: int
+    bytes: int
+    documents: int
+    documents_total: int
+    readings: int
+    readings_total: int
+    segments: int
+    segments_total: int
+    conversations: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    failures: int
+    failures_by_reason: dict[str, int]
+    memories_cut: int
+    engine_deaths: int
+    engine_milliseconds: int
+    engines: int
+    empty_memories: int
+    in_flight: int
+    step: int
+    """Of a training, of `steps`."""
+    steps: int
+    row: dict[str, Any]
+    """The metrics of a step that is done."""
+    groups: int
+    """With signal, of `groups_total`, of `sampled`."""
+    groups_total: int
+    sampled: int
+
+
+Progress = Callable[[ProgressCounts], None]
+"""Is called with the counts of a run as they come."""

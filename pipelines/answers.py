@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from infra.cluster.board import Progress
 from infra.store.delta import DataFile
 from infra.store.location import Corpus
 from infra.store.runs import RunSummary, new_run_id
 from memagent.errors import MemagentError, UsageError
-from memagent.records import Evidence, Json, Level
+from memagent.records import Evidence, Level, Progress, ProgressCounts
 from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
 from pipelines.target import Target, ask_target
@@ -70,7 +69,7 @@ def _on_terminal() -> Iterator[Progress]:
 def _in_cell(handle: Any, html: Any) -> Iterator[Progress]:
     began, last, lock = time.monotonic(), [0.0], threading.Lock()
 
-    def show(snapshot: Json) -> None:
+    def show(snapshot: ProgressCounts) -> None:
         with lock:  # counts come from the run's thread and from the one that watches the engines
             due = time.monotonic()
             if due - last[0] >= _EVERY or snapshot.get("stage") == "done":
@@ -83,8 +82,8 @@ def _in_cell(handle: Any, html: Any) -> Iterator[Progress]:
         handle.update(html(""))
 
 
-def progress_html(snapshot: Json, seconds: float) -> str:
-    """Return a progress bar with the counts of a snapshot (the keys of ``progress.jsonl``)."""
+def progress_html(snapshot: ProgressCounts, seconds: float) -> str:
+    """Return a progress bar with the counts of a snapshot ."""
     _, done, total = work_of(snapshot)
     counts = [f"{name} {count}" for name, count in counts_of(snapshot)]
     stage = escape(shown_as(snapshot.get("stage") or ("ingest" if "total" in snapshot else "starting")))

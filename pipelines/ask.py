@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self, cast
 
-from infra.cluster.board import Progress
 from infra.cluster.loaded_engine import LocalEngine
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
@@ -36,7 +35,7 @@ from infra.system.logs import PRODUCT, formatter
 from memagent.config import Config, LoggingConfig
 from memagent.errors import UsageError
 from memagent.questions import load_questions
-from memagent.records import Question, stable_hash
+from memagent.records import Progress, Question, stable_hash
 from pipelines.runs import Recorder, finish, repeat
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan

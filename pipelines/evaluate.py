@@ -8,7 +8,6 @@ from typing import Any, TypedDict, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.claims import used
@@ -23,7 +22,7 @@ from memagent.errors import UsageError
 from memagent.evaluation.grading import Judged, failure, judge, lines, not_found, overall
 from memagent.evaluation.stats import Paired, paired
 from memagent.evaluation.suites import Suite
-from memagent.records import Json, Turn, stable_hash
+from memagent.records import Json, Progress, Turn, stable_hash
 from pipelines.ask import AskRequest, run_readings
 from pipelines.runs import run_answers
 from pipelines.stages.make_samples import Taken, questions, take

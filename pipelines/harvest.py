@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.store.claims import used
@@ -18,7 +17,7 @@ from infra.store.segments import segmented
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.curation import SPLITS, TRUST, Qa, gather, split_of
-from memagent.records import Question
+from memagent.records import Progress, Question
 from pipelines.ask import AskRequest, run_readings
 from pipelines.runs import Recorder
 from pipelines.stages.collect_qa import KINDS, agreed_rows, asked, feedback_rows, gold_rows, load_answers

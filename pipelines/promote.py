@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import SHIPPED, ReaderSpec, resolve_policy
 from infra.store.claims import used
@@ -23,6 +22,7 @@ from infra.store.schemas import PolicyRow, ResultRow
 from memagent.config import Config
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.evaluation.suites import Suite
+from memagent.records import Progress
 from memagent.rl.promotion import Decision, PlannedGroup, PowerRecord, PromotionSpec, QuestionGroup, decide, state
 from pipelines.evaluate import evaluate, run_results
 from pipelines.promotion_questions import Questions, find_questions, trained_files

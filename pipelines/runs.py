@@ -6,12 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Unpack, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.plans import delete_work, repeat_plan
@@ -29,7 +28,7 @@ from infra.store.runs import (
 )
 from infra.store.schemas import AnswerRow, PlannedReading, now
 from memagent.quality.quality_checks import Quality
-from memagent.records import Json
+from memagent.records import Progress, ProgressCounts
 from pipelines.operate.optimize import compact_tables, compact_turns
 from pipelines.operate.release import digest_runs, judged, quality_of
 from pipelines.stages.plan import Plan
@@ -58,13 +57,13 @@ class Recorder:
         self._store, self._run_id, self.show = store, run_id, show
         self._began = time.monotonic()
         self._saved = self._began
-        self._points: list[Json] = []
-        self._fixed: Json = {}
+        self._points: list[ProgressCounts] = []
+        self._fixed: ProgressCounts = {}
         self._entered = self._began
         self.seconds: dict[str, float] = {}
         """Seconds by stage."""
 
-    def stage(self, name: str, **fixed: Any) -> None:
+    def stage(self, name: str, **fixed: Unpack[ProgressCounts]) -> None:
         """Enter a stage; `fixed` are totals that its snapshots carry."""
         time_now = time.monotonic()
         before = self._fixed.get("stage", "start")
@@ -74,10 +73,10 @@ class Recorder:
         self._fixed = {"stage": name, **fixed}
         self({})
 
-    def __call__(self, counts: Json) -> None:
+    def __call__(self, counts: ProgressCounts) -> None:
         """Take a snapshot."""
         time_now = time.monotonic()
-        snapshot = {"t": round(time_now - self._began, 2), **self._fixed, **counts}
+        snapshot: ProgressCounts = {"t": round(time_now - self._began, 2), **self._fixed, **counts}
         if self.show:
             self.show(snapshot)
         if self._fixed.get("stage") != "read":

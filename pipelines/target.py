@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.sources.diff import make_plan
@@ -20,7 +19,7 @@ from infra.store.runs import RunExtras, RunSummary, run_id_or_new
 from infra.store.schemas import now
 from memagent.config import Config
 from memagent.errors import UsageError
-from memagent.records import stable_hash
+from memagent.records import Progress, stable_hash
 from pipelines.ask import AskRequest, check_window, prepare_engine, run_readings
 from pipelines.stages.ingest import ingest
 

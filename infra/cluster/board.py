@@ -8,7 +8,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
@@ -16,10 +16,7 @@ from typing import Any
 
 from infra.system.logs import LogLine
 from memagent.reading.engine import CUT
-from memagent.records import Json, Turn
-
-Progress = Callable[[Json], None]
-"""Is called with the counts of a run as they come: the keys of ``progress.jsonl``, those that its stage has."""
+from memagent.records import Turn
 
 
 @dataclass(slots=True)

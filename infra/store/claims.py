@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from infra.store.location import Corpus, Store
 from memagent.errors import MemagentError
+from memagent.records import Progress
 
 _log = logging.getLogger("memagent.claims")
 _BEAT_SECONDS = 10.0
@@ -70,7 +71,7 @@ def claimed(
 
 
 @contextmanager
-def used(corpus: Corpus, run_id: str, *, wait: bool, show: Callable[[dict[str, Any]], None] | None) -> Iterator[None]:
+def used(corpus: Corpus, run_id: str, *, wait: bool, show: Progress | None) -> Iterator[None]:
     """Keep away for the body who wants the whole store for itself (`alone`), and nobody else.
 
     `show` is told of a run that has the whole store, when waiting for it begins.

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from memagent.records import Json
+from memagent.records import ProgressCounts
 from pipelines.views.formatting import (
     cited,
     cost_of,
@@ -58,7 +58,7 @@ class Display:
         self.console = console or Console(stderr=True)
         """What is printed to it meanwhile stands above the panel."""
         self._began = time.monotonic()
-        self._snapshot: Json = {}
+        self._snapshot: ProgressCounts = {}
         self._samples: deque[dict[str, float]] = deque()
         self._moved = self._began
         self._line_at = -_LINE_EVERY
@@ -79,14 +79,14 @@ class Display:
             self._live.stop()
             self._live = None
 
-    def update(self, snapshot: Mapping[str, Any]) -> None:
+    def update(self, snapshot: ProgressCounts) -> None:
         """Take the newest counts."""
         now = time.monotonic()
         if snapshot.get("stage") != self._snapshot.get("stage") or work_of(snapshot)[1] < work_of(self._snapshot)[1]:
             self._samples.clear()  # each stage counts from zero
         if not self._samples or work_of(snapshot)[1] > work_of(self._snapshot)[1]:
             self._moved = now
-        self._snapshot = dict(snapshot)
+        self._snapshot = snapshot
         tokens = _count(snapshot, "prompt_tokens") + _count(snapshot, "output_tokens")
         t = float(snapshot.get("t", now - self._began))
         self._samples.append({"t": t, "work": work_of(snapshot)[1], "tokens": tokens})

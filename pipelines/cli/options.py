@@ -21,9 +21,9 @@ from memagent.errors import UsageError
 from pipelines.views.formatting import breached, number, one_line, plain, withheld_by
 
 if TYPE_CHECKING:
-    from infra.cluster.board import Progress
     from infra.store.location import Corpus, Store
     from infra.store.runs import QuestionRollup
+    from memagent.records import Progress
 
 
 StoreOption = Annotated[

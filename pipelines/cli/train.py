@@ -18,8 +18,8 @@ from pipelines.cli.policies import CheckOption, ColumnsOption, promotion_spec, s
 from pipelines.views.formatting import duration, number, percent
 
 if TYPE_CHECKING:
-    from infra.cluster.board import Progress
     from infra.learner.selftest import Outcome
+    from memagent.records import Progress, ProgressCounts
     from memagent.rl.audit import AuditReport
     from memagent.rl.promotion import PromotionSpec
     from pipelines.training.settings import DataFiles
@@ -145,7 +145,7 @@ def progress(quiet: bool) -> "Iterator[Progress]":
     )
     task = bars.add_task("training", total=None)
 
-    def show(event: Mapping[str, Any]) -> None:
+    def show(event: "ProgressCounts") -> None:
         if "groups" in event and "stage" not in event:
             groups = f"{event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
             bars.update(task, description=f"reading: {groups}")

@@ -9,7 +9,6 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from infra.cluster.board import Progress as Show
 from infra.store.delta import Table
 from infra.store.location import Store
 from infra.store.policies import policy
@@ -20,6 +19,7 @@ from memagent.config import Config, validate
 from memagent.errors import MemagentError
 from memagent.evaluation.suites import Suite
 from memagent.records import Json
+from memagent.records import Progress as Show
 from memagent.rl.config import load_recipe
 from memagent.rl.promotion import PromotionSpec
 from memagent.settings import as_settings, environment

@@ -18,7 +18,6 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import TerminationSignal
 from prefect.settings import get_current_settings
 
-from infra.cluster.board import Progress as Show
 from infra.cluster.session import run_job, stop_job
 from infra.store.claims import this_process
 from infra.store.location import Store
@@ -28,7 +27,8 @@ from infra.system.logs import PRODUCT, JsonFormatter, redacted
 from infra.system.processes import end_within, terminating
 from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
-from memagent.records import Json
+from memagent.records import Progress as Show
+from memagent.records import ProgressCounts
 from pipelines.flows.telemetry import observed
 
 _PROGRESS_SECONDS = 3.0
@@ -180,7 +180,7 @@ class JobProgress:
             why = str(error).partition("\n")[0][:_REASON]
             self._set(self._reached, f"{self._what}: stopped at {self._reached:.0f}% ({kind.__name__}: {why})")
 
-    def show(self, counts: Json) -> None:
+    def show(self, counts: ProgressCounts) -> None:
         """Take the newest counts of the run."""
         if self._watcher is not None:
             self._watcher(counts)

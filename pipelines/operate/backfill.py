@@ -9,13 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
 
-from infra.cluster.board import Progress
 from infra.store.corpora import check_known
 from infra.store.location import Corpus, Store
 from infra.store.runs import RunSummary
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.schedule import ScheduleConfig
+from memagent.records import Progress
 from pipelines.ask import AskRequest, questions_or_default, run_readings
 from pipelines.stages.planned_readings import Chosen, Missing
 

@@ -14,7 +14,6 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.cluster.session import lazy_ray
 from infra.maintenance.erasure import interrupted
@@ -43,7 +42,7 @@ from infra.store.segments import damaged_segments
 from infra.store.turns import answered_in_log, logged_runs, part_paths
 from memagent.config import Config
 from memagent.errors import MemagentError
-from memagent.records import text_hash
+from memagent.records import Progress, text_hash
 
 NAMED = 1_000
 """Damages that are named one by one; the others are counted."""

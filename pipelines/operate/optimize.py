@@ -8,7 +8,6 @@ from typing import TypedDict
 
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.cluster.session import lazy_ray, ray_runs
 from infra.store.buckets import FEW
@@ -22,6 +21,7 @@ from infra.store.schemas import TABLES
 from infra.store.turns import compact, logged_runs, small_parts
 from memagent.config import Config
 from memagent.errors import UsageError
+from memagent.records import Progress
 from pipelines.views.counts import corpus_counts
 
 RETENTION_DAYS = 7.0

@@ -21,7 +21,6 @@ from typing import Literal, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.base import quoted, unquoted
@@ -46,6 +45,7 @@ from infra.store.runs import IngestSummary
 from infra.store.schemas import NewDocument, now
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError, UsageError
+from memagent.records import Progress, ProgressCounts
 
 _log = logging.getLogger("memagent.ingest")
 _BLOCK_BYTES = 32 * 2**20
@@ -142,7 +142,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         textless = [*textless, *block["textless"]][:_NAMED]
         reasons.update(block["refused"])
         tally.update(block["counts"])
-        counts = {key: tally[key] for key in ("done", "documents", "bytes")}
+        counts = ProgressCounts(done=tally["done"], documents=tally["documents"], bytes=tally["bytes"])
         show({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
     writer = DocumentWriter(corpus, run_id, started_at)
     for bad in plan.listing.unusable:

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
-from infra.cluster.board import NOW, Board, Counters, Progress, Totals
+from infra.cluster.board import NOW, Board, Counters, Totals
 from infra.cluster.jobs import EngineWork, job_board, run_job
 from infra.cluster.loaded_engine import LocalEngine
 from infra.cluster.reading_worker import BlockResult, FailedItem, PassSpec, ReadingWorker
@@ -27,6 +27,7 @@ from infra.system.logs import relay
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.quality.cost import Budget, Usage
+from memagent.records import Progress, ProgressCounts
 from pipelines.stages.plan import Plan
 
 _log = logging.getLogger("memagent.read")
@@ -188,7 +189,7 @@ class _Watch:
             self._board.stop()
         if self._progress:
             # The reasons arrive with the results of blocks, so that they may lag behind the count of failures.
-            self._progress({**counts, "failures_by_reason": dict(self._result.failed)})
+            self._progress({**cast(ProgressCounts, counts), "failures_by_reason": dict(self._result.failed)})
 
 
 class _Sink:

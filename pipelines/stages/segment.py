@@ -8,7 +8,6 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.cluster.board import Progress
 from infra.cluster.jobs import run_job
 from infra.readers import ReaderSpec
 from infra.store.buckets import Bucket, buckets
@@ -21,6 +20,7 @@ from infra.store.schemas import failure_row
 from infra.store.segments import segmented_table, write_segments
 from infra.system.processes import usable_cores
 from memagent.reading.tokens import load_tokenizer
+from memagent.records import Progress, ProgressCounts
 
 _COMPARED = 250_000
 """Documents whose hashes are compared at once, by a task if there are more: 200 MB."""
@@ -68,7 +68,7 @@ def segment(corpus: Corpus, reader: ReaderSpec, run_id: str, progress: Progress 
         )
         total.update(done["counts"])
         if progress:
-            shown = {"documents": total["documents"], "segments": total["segments"], "failures": total["failed"]}
+            shown = ProgressCounts(documents=total["documents"], segments=total["segments"], failures=total["failed"])
             progress({**shown, "documents_total": documents})
     commits.commit()
     return SegmentSummary(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TypedDict
 
-from infra.cluster.board import Attempt, Board, Progress
+from infra.cluster.board import Attempt, Board
 from infra.cluster.jobs import EngineWork, job_board, run_job
 from infra.cluster.loaded_engine import LoadedEngine
 from infra.readers import ReaderSpec
@@ -19,7 +19,7 @@ from memagent.errors import ConfigError, EngineDied, EngineError, ItemError
 from memagent.quality.curation import Qa
 from memagent.quality.question_writer import Questioner, WrittenQuestion, write
 from memagent.reading.folding import locate
-from memagent.records import TextSpan, stable_hash
+from memagent.records import Progress, TextSpan, stable_hash
 
 _BLOCK = 64
 

@@ -9,11 +9,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool, RolloutWorker, Weights
 from infra.cluster.session import raised
 from infra.learner.group import LearnerGroup, RankActor, RankLost
 from memagent.errors import TrainingError
+from memagent.records import Progress, ProgressCounts
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.trajectory import Group, with_advantages
@@ -344,7 +344,8 @@ class Loop:
         self.checkpoints.note(row)
         self.monitors.write(row)
 
-    def _show(self, stage: str, step: int, **more: MetricsRow) -> None:
+    def _show(self, stage: str, step: int, row: MetricsRow | None = None) -> None:
+        more = ProgressCounts() if row is None else ProgressCounts(row=row)
         self.show({"stage": stage, "step": step, "steps": self.recipe.stage.max_steps, **more})
 
     def _version(self) -> str:

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from infra.cluster.board import Progress
 from infra.cluster.rollout_pool import RolloutPool
 from memagent.errors import TrainingError
 from memagent.reading.conversations import ReadingSpec
+from memagent.records import Progress
 from memagent.rl.config import Recipe
 from memagent.rl.dataset import Dataset
 from memagent.rl.rollout import Batch

@@ -9,7 +9,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.cluster.board import Progress
 from infra.cluster.placement import GpuSlots, accelerators
 from infra.cluster.rollout_pool import RolloutPool
 from infra.cluster.session import ray_session
@@ -23,7 +22,7 @@ from infra.store.schemas import now
 from memagent.errors import ConfigError
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.scope import SCOPE_FILE, load_scope
-from memagent.records import Json
+from memagent.records import Json, Progress
 from memagent.rl.dataset import DatasetSplits, Task, dataset_name
 from memagent.rl.rollout import roll_out
 from memagent.rl.teacher import teach

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from memagent.quality.cost import CostConfig, Usage
+from memagent.records import ProgressCounts
 
 if TYPE_CHECKING:
     from infra.store.schemas import Ended
@@ -90,27 +91,23 @@ def rounded(confidence: float | None) -> float | None:
     return None if confidence is None else round(confidence, 6)
 
 
-def work_of(snapshot: Mapping[str, Any]) -> tuple[str, float, float]:
+def work_of(snapshot: ProgressCounts) -> tuple[str, float, float]:
     """Return the unit of a run's progress, and how many are done and how many there are, by its newest counts."""
     if "total" in snapshot:
-        unit, done, total = "source", "done", "total"
-    elif "documents_total" in snapshot and "segments_total" not in snapshot:
-        unit, done, total = "document", "documents", "documents_total"
-    else:
-        unit, done, total = "segment", "segments", "segments_total"
-    return unit, snapshot.get(done) or 0, snapshot.get(total) or 0
+        return "source", snapshot.get("done", 0), snapshot["total"]
+    if "documents_total" in snapshot and "segments_total" not in snapshot:
+        return "document", snapshot.get("documents", 0), snapshot["documents_total"]
+    return "segment", snapshot.get("segments", 0), snapshot.get("segments_total", 0)
 
 
-def counts_of(snapshot: Mapping[str, Any]) -> list[tuple[str, str]]:
+def counts_of(snapshot: ProgressCounts) -> list[tuple[str, str]]:
     """Return the counts of a run's progress as people are shown them, with their names."""
+    counts: Mapping[str, Any] = snapshot
     known = {"sources": ("done", "total"), **{name: (name, f"{name}_total") for name in _PROGRESS}}
     return [
-        (
-            shown_as(name),
-            number(snapshot[done] or 0) + (f" of {number(snapshot[total])}" if snapshot.get(total) else ""),
-        )
+        (shown_as(name), number(counts[done]) + (f" of {number(counts[total])}" if counts.get(total) else ""))
         for name, (done, total) in known.items()
-        if done in snapshot
+        if done in counts
     ]
 
 
