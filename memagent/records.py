@@ -129,6 +129,8 @@ class Evidence:
     """Whether the quote says the answer word for word. If not, it is a sentence that supports the answer best."""
     page: int | None = None
     """Of a PDF, from 1, where it is known: answers in the store have it."""
+    document: str = ""
+    """Id of the document, of answers in the store."""
 
 
 class TextSpan(NamedTuple):

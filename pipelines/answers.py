@@ -104,7 +104,8 @@ def answers_html(answers: "Sequence[Answer]") -> str:
 
 
 def _notes(answer: "Answer") -> str:
-    return f" {noted}" if (noted := cited_notes(answer.quote, answer.page, verbatim=answer.verbatim)) else ""
+    noted = cited_notes(answer.quote, answer.page, verbatim=answer.verbatim, document=answer._quoted)
+    return f" {noted}" if noted else ""
 
 
 def _text(value: str) -> str:
@@ -189,8 +190,14 @@ class Answer:
         quoted = (place for place in self.evidence if place.quote)
         return next((place.page for place in (*quoted, *self.evidence)), None)
 
+    @property
+    def _quoted(self) -> str:
+        """The document of the quote, where the answer is over all of them."""
+        quoted = (place for place in self.evidence if place.quote)
+        return "" if self.document else next((place.document for place in (*quoted, *self.evidence)), "")
+
     def __str__(self) -> str:
-        said = cited(self.quote, self.page, verbatim=self.verbatim)
+        said = cited(self.quote, self.page, verbatim=self.verbatim, document=self._quoted)
         quote = f" ({said})" if said else ""
         return f"{self.document or self.title}: {self.answer if self.found else 'not found'}{quote}"
 

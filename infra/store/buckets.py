@@ -5,6 +5,7 @@ that is known of a document is in one bucket. How many there are is chosen by th
 are sorted by content hash and have its range in their statistics, and a task opens the files that overlap its bucket.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -152,3 +153,11 @@ def _repeated(table: pa.Table, key: Sequence[str]) -> pa.Array | None:
     counts = pc.value_counts(codes)
     several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     return pc.is_in(codes, value_set=several) if len(several) else None
+
+
+_HASH = re.compile("[0-9a-f]{16,}")
+
+
+def bucket_of(content_hash: str) -> Bucket:
+    """Return the smallest bucket that has a hash: only files and row groups that can have it are opened."""
+    return Bucket(int(content_hash[:8], 16), 16**8) if _HASH.match(content_hash) else WHOLE

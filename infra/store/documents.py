@@ -4,7 +4,7 @@ import math
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal
@@ -20,9 +20,7 @@ from infra.store.location import Corpus
 from infra.store.schemas import (
     DOCUMENTS,
     QUARANTINE,
-    AnswerRow,
     DocumentRow,
-    EvidenceRow,
     FailureRow,
     NewDocument,
     SourceRow,
@@ -347,13 +345,6 @@ def column_rows(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple
         yield from zip(*(batch[name].to_pylist() for name in names), strict=True)
 
 
-class CitedEvidence(EvidenceRow):
-    """A piece of evidence with its page."""
-
-    page: int | None
-    """Of the PDF, from 1: where the quote begins, or the segment if there is no quote. None: no page is known."""
-
-
 class PageNumbers:
     """Page numbers in the PDFs of a corpus."""
 
@@ -367,11 +358,6 @@ class PageNumbers:
         names = zip(table["content_hash"].to_pylist(), table["doc_id"].to_pylist(), strict=True)
         self._rows = {name: row for row, name in enumerate(names)}
         self._texts = {content_hash: row for (content_hash, _), row in self._rows.items()}
-
-    @classmethod
-    def cited_by(cls, corpus: Corpus, answers: Iterable[AnswerRow]) -> "PageNumbers":
-        """Return the page numbers in the documents that some answers' evidence is in."""
-        return cls(corpus, texts=(piece["content_hash"] for answer in answers for piece in answer["evidence"] or ()))
 
     def page(self, content_hash: str, char: int, document: str = "") -> int | None:
         """Return the page of a character, from 1; None: the document has no pages, or they are not known.
@@ -387,11 +373,3 @@ class PageNumbers:
             return None
         starts = self._starts[self._texts[content_hash]].as_py()
         return number, starts[number - 1], starts[number] if number < len(starts) else None
-
-    def cite(self, evidence: Sequence[EvidenceRow] | None, document: str = "") -> list[CitedEvidence]:
-        """Return the evidence of an answer with its pages; `document` as for `page`."""
-        return [{**piece, "page": self._page_of(piece, document)} for piece in evidence or ()]
-
-    def _page_of(self, piece: EvidenceRow, document: str) -> int | None:
-        quoted = piece["quote_start"] is not None and piece["quote_start"] >= 0
-        return self.page(piece["content_hash"], piece["quote_start"] if quoted else piece["char_start"], document)

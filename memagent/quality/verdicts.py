@@ -51,6 +51,8 @@ class Review:
     reviewers: tuple[str, ...]
     at: datetime
     """Of the last verdict that counts."""
+    spans: tuple[TextSpan, ...] = ()
+    """Where the documents say the right answer, as people marked it."""
 
     def found(self, given: bool) -> bool:
         """Return whether the documents say an answer; `given` is what the reader says."""
@@ -100,10 +102,12 @@ def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
     people, at = tuple(sorted({each.reviewer for each in left})), left[-1].given_at
     if disputed(left):
         return Review("disputed", answer, people, at)
-    right = next((each.right for each in reversed(left) if each.right is not None), None)
-    if right is not None:
-        same = normalise(right) == normalise(answer)
-        return Review("accepted" if same else "corrected", answer if same else right, people, at)
+    last = next((each for each in reversed(left) if each.right is not None), None)
+    if last is not None and last.right is not None:
+        same = normalise(last.right) == normalise(answer)
+        status: Status = "accepted" if same else "corrected"
+        marked = next((each.spans for each in reversed(left) if each.right is not None and each.spans), ())
+        return Review(status, answer if same else last.right, people, at, marked)
     if any(normalise(each.given) == normalise(answer) for each in left):
         return Review("rejected", answer, people, at)
     return None

@@ -282,7 +282,8 @@ def _reviewed(row: "GivenAnswer") -> str:
 def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
     """Return an answer's document, question, answer, evidence (its first quote) and warnings, a line each."""
     place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
-    quote = cited(place["quote"], place["page"], verbatim=place["verbatim"]) if place else ""
+    where = "" if row["document"] or place is None else place["document"]
+    quote = cited(place["quote"], place["page"], verbatim=place["verbatim"], document=where) if place else ""
     found = Text(one_line(row["answer"]), style="bold") if row["found"] else Text("not found", style="dim italic")
     return {
         "document": Text(one_line(row["document"] or row["title"])),

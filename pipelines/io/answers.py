@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from infra.store.buckets import buckets
 from infra.store.corpora import check_known
 from infra.store.delta import DataFile, Table
-from infra.store.documents import CitedEvidence, PageNumbers, check_documents, current_documents, documents_count
+from infra.store.documents import check_documents, current_documents, documents_count
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.plans import plan_parts, read_plan
@@ -30,6 +30,8 @@ from pipelines.runs import run_answers
 from pipelines.views.formatting import rounded
 from pipelines.views.visible_answers import (
     CONCATENATED,
+    Citations,
+    CitedEvidence,
     HiddenRuns,
     archive_warnings,
     documents_with,
@@ -95,7 +97,7 @@ COLUMNS = pa.schema(
     {
         **dict.fromkeys(("document", "title", "source", "question_id", "question", "answer"), pa.string()),
         "found": pa.bool_(),
-        "evidence": pa.list_(pa.struct([*EVIDENCE, ("page", pa.int32())])),
+        "evidence": pa.list_(pa.struct([*EVIDENCE, ("page", pa.int32()), ("document", pa.string())])),
         "gold": _TEXTS,
         **dict.fromkeys(("policy_id", "reading_id", "run_id"), pa.string()),
         "answered_at": pa.timestamp("us", tz="UTC"),
@@ -210,11 +212,11 @@ def _of_run(corpus: Corpus, run_id: str) -> Iterator[GivenAnswer]:
             documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
             by_id = {document["doc_id"]: document for document in documents}
             answers, reviews = run_answers(corpus, plan), Reviews(corpus, bucket)
-            pages = PageNumbers.cited_by(corpus, answers.values())
+            citations = Citations(corpus, answers.values())
             for row in plan:
                 if (answer := answers.get(row["reading_id"])) is not None:
                     document = by_id.get(row["doc_id"]) or _planned_document(row, whole)
-                    yield _given(document, answer, pages, review=reviews.of(answer), planned=row)
+                    yield _given(document, answer, citations, review=reviews.of(answer), planned=row)
     except FileNotFoundError as error:
         raise UsageError(f"no run {run_id} in {corpus.store.url}: memagent status {corpus.name} lists them") from error
 
@@ -240,14 +242,14 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
         by_text: dict[str, list[AnswerRow]] = defaultdict(list)
         for answer in visible_answers(corpus, bucket, hidden, withheld=withheld).to_pylist():
             by_text[answer["content_hash"]].append(answer)
-        reviews, pages = Reviews(corpus, bucket), PageNumbers(corpus, bucket)
+        reviews, citations = Reviews(corpus, bucket), Citations(corpus, bucket=bucket)
         for document in documents:
             for answer in by_text[document["content_hash"]]:
-                yield _given(document, _renamed(answer, ids), pages, reviews.of(answer))
+                yield _given(document, _renamed(answer, ids), citations, reviews.of(answer))
     shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
-    reviews, pages = Reviews(corpus), PageNumbers.cited_by(corpus, shown)
+    reviews, citations = Reviews(corpus), Citations(corpus, shown)
     whole = _concatenated(corpus) if shown else None
-    yield from (_given(whole, _renamed(answer, ids), pages, reviews.of(answer)) for answer in shown if whole)
+    yield from (_given(whole, _renamed(answer, ids), citations, reviews.of(answer)) for answer in shown if whole)
 
 
 def _renamed(answer: AnswerRow, ids: Mapping[str, str]) -> AnswerRow:
@@ -257,13 +259,12 @@ def _renamed(answer: AnswerRow, ids: Mapping[str, str]) -> AnswerRow:
 def _given(
     document: AnsweredDocument,
     answer: AnswerRow,
-    pages: PageNumbers,
+    citations: Citations,
     review: Review | None = None,
     planned: PlannedReading | None = None,
 ) -> GivenAnswer:
     """Return an answer as it is exported; `planned` is its row of a run's plan, where it is given as that run's."""
     found = review.found(answer["found"]) if review else answer["found"]
-    absent = review is not None and review.status == "corrected" and not found
     return {
         "document": document["doc_id"],
         "title": document["title"],
@@ -272,7 +273,7 @@ def _given(
         "question": answer["question"],
         "answer": review.answer if review else answer["answer"],
         "found": found,
-        "evidence": [] if absent else pages.cite(answer["evidence"], document["doc_id"]),
+        "evidence": citations.cite(answer, review, document["doc_id"]),
         "gold": planned["gold"] if planned else None,
         "policy_id": answer["policy_id"],
         "reading_id": answer["reading_id"],
@@ -290,12 +291,15 @@ def _given(
     }
 
 
-_PLACE_CELLS = ("quote", "verbatim", "segment", "char_start", "char_end", "quote_start", "quote_end", "page")
+_PLACE_CELLS = (
+    *("quote", "quote_document", "verbatim", "segment", "char_start", "char_end", "quote_start", "quote_end", "page"),
+)
+_EVIDENCE_NAMES = {"segment": "segment_index", "quote_document": "document"}
 _CELLS = (
     *("document", "question", "answer", "quote", "review", "found", "confidence_level", "confidence", "verbatim"),
-    *("reviewed_by", "engine_answer", "title", "warnings", "answered_at", "comments", "link", "source", "page"),
-    *("gold", "segment", "char_start", "char_end", "quote_start", "quote_end", "corpus", "question_id", "policy_id"),
-    *("run_id", "reading_id"),
+    *("reviewed_by", "engine_answer", "title", "warnings", "answered_at", "comments", "link", "source"),
+    *("quote_document", "page", "gold", "segment", "char_start", "char_end", "quote_start", "quote_end", "corpus"),
+    *("question_id", "policy_id", "run_id", "reading_id"),
 )
 """Columns of answers in CSV and workbooks, in this order wherever they are written: what people read, then the rest."""
 
@@ -309,7 +313,7 @@ def _cells(row: Row) -> Iterator[object]:
     first: Row = row["evidence"][0] if row["evidence"] else {}
     for name in _LAYOUT.header:
         if name in _PLACE_CELLS:
-            place = first.get("segment_index" if name == "segment" else name)
+            place = first.get(_EVIDENCE_NAMES.get(name, name))
             yield "" if place in (-1, None) else place  # -1: there is no quote
         else:
             yield flat(row.get(name))
@@ -362,8 +366,8 @@ def _at_once(corpus: Corpus, pairs: Sequence[tuple[PlannedReading, AnswerRow]]) 
     hashes = {row["content_hash"] for row, _ in pairs if row["scope"] == "document"}
     whole = cache(partial(_concatenated, corpus))
     documents = {document["doc_id"]: document for document in documents_with(corpus, hashes)}
-    pages = PageNumbers.cited_by(corpus, [answer for _, answer in pairs])
+    citations = Citations(corpus, [answer for _, answer in pairs])
     reviews = _reviews(corpus, Table(corpus.store, "feedback").fingerprint(corpus.name))
     for row, answer in pairs:
         document = _planned_document(row, whole, documents.get(row["doc_id"]))
-        yield _given(document, answer, pages, reviews.of(answer), row)
+        yield _given(document, answer, citations, reviews.of(answer), row)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from infra.store.delta import Table
-from infra.store.documents import CitedEvidence, PageNumbers, quarantined
+from infra.store.documents import quarantined
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.plans import plan_parts, read_plan
@@ -21,6 +21,7 @@ from memagent.evaluation.metrics import containment
 from memagent.quality.verdicts import Review
 from memagent.records import Json
 from pipelines.runs import run_answers
+from pipelines.views.visible_answers import Citations, CitedEvidence
 
 READINGS = 20_000
 """Most readings in a report; more do not fit a file that opens quickly."""
@@ -53,7 +54,7 @@ class ReportRow:
     review: Review | None = None
     """What people said of the answer."""
     evidence: list[CitedEvidence] = field(default_factory=list)
-    """The answer's; empty without an answer."""
+    """Of the answer that is shown; empty without an answer."""
 
     @property
     def reading_id(self) -> str:
@@ -66,6 +67,12 @@ class ReportRow:
         if self.answer is None:
             return "failed"
         return {"answered": "reused", "continued": "continued"}.get(self.plan["state"], "read")
+
+    @property
+    def found(self) -> bool:
+        """Whether the document says an answer, as people are shown it."""
+        given = bool(self.answer and self.answer["found"])
+        return self.review.found(given) if self.review else given
 
     @property
     def right(self) -> bool | None:
@@ -98,13 +105,14 @@ def load_rows(run: ReportedRun, failures: list[FailureRow]) -> list[ReportRow]:
     reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
     plan = _plan(run, failed=[item.rpartition(" ? ")[0] for item in reasons])
     answers = run_answers(run.corpus, plan)
-    rows, reviews, pages = [], Reviews(run.corpus), PageNumbers.cited_by(run.corpus, answers.values())
+    rows, reviews, citations = [], Reviews(run.corpus), Citations(run.corpus, answers.values())
     for entry in plan:
         if (answer := answers.get(entry["reading_id"])) is None:
             rows.append(ReportRow(entry, None, reasons.get(reading_item(entry))))
         else:
-            evidence = pages.cite(answer["evidence"], entry["doc_id"])
-            rows.append(ReportRow(entry, answer, None, reviews.of(answer), evidence))
+            review = reviews.of(answer)
+            evidence = citations.cite(answer, review, entry["doc_id"])
+            rows.append(ReportRow(entry, answer, None, review, evidence))
     return rows
 
 

@@ -46,7 +46,7 @@ def gather(corpus: Corpus, rows: list[ReportRow], chars: dict[str, int], room: i
     details = Details()
     room = int(room * _SAFE)
     answered = [row for row in rows if row.answer is not None]
-    answered.sort(key=lambda row: not (row.answer and row.answer["found"]))
+    answered.sort(key=lambda row: not row.found)
     left = room - _take_memories(corpus, answered, room=int(room * _MEMORY_SHARE), details=details)
     shown: dict[str, list[ReportRow]] = defaultdict(list)
     for row in answered:
@@ -145,10 +145,10 @@ def _places(
     noted: list[Span] = []
     changed: list[Span] = []
     for row in rows:
-        spots = [spot for spot in row.evidence if spot["content_hash"] == content_hash]
-        evidence += map(place_of, spots)
+        evidence += [place_of(spot) for spot in row.evidence if spot["content_hash"] == content_hash]
+        read = [spot for spot in (row.answer and row.answer["evidence"]) or () if spot["content_hash"] == content_hash]
         history = details.memories.get(row.reading_id)
-        bounds = fitting(segmentations, row.plan["segments"] if row.plan["scope"] == "document" else None, spots)
+        bounds = fitting(segmentations, row.plan["segments"] if row.plan["scope"] == "document" else None, read)
         if history is None or bounds is None:
             continue
         for change in history.changes:

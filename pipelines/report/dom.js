@@ -76,5 +76,5 @@ const goldText = (row) =>
 const corrected = (row) => row.review && row.review[0] === "corrected";
 // What people said is right, where they did.
 const answerText = (row) => (corrected(row) ? row.review[1] || "Not in the document" : engineText(row));
-const engineText = (row) => (row.state === "failed" ? "No answer" : row.found ? row.answer : "Not found");
+const engineText = (row) => (row.state === "failed" ? "No answer" : row.answer || "Not found");
 const reviewChip = (row) => row.review && el("span", { class: "chip review-" + row.review[0], title: row.review[2].join(", ") || null }, row.review[0]);

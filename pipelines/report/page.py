@@ -68,7 +68,9 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
     summary = run.summary
     counts = summary.get("readings") or {}
     total = counts.get("total", len(rows))
-    found_count = counts.get("found", sum(bool(row.answer and row.answer["found"]) for row in rows))
+    said = [row for row in rows if row.answer]
+    # Of a run with more than the page lists, what the reader found.
+    found_count = counts["found"] if len(rows) < total and "found" in counts else sum(row.found for row in said)
     before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
     failed = counts.get("failed", sum(row.state == "failed" for row in rows))
     segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
@@ -204,7 +206,7 @@ class FileListing:
             -1 if plan["scope"] == "archive" else self.document(plan["content_hash"], plan),
             self._questions[key],
             answer["answer"] if answer else "",
-            int(answer["found"] or False) if answer else 0,
+            int(row.found),
             plan["gold"],
             row.right,
             plan["segments"],

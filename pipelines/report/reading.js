@@ -68,7 +68,7 @@ const drawAnswer = (row, detail) => {
   return el("section", { class: "answer" },
     el("p", { class: "over" }, said(documentTitle(row) || documentName(row))),
     el("h2", { id: "question", tabindex: "-1" }, said(questionText(row))),
-    el("p", { class: "said " + (missing ? "bad" : row.found || corrected(row) ? "" : "quiet") }, said(missing ? "No answer" : corrected(row) ? answerText(row) : row.found ? row.answer : "Not found in the text")),
+    el("p", { class: "said " + (missing ? "bad" : row.found ? "" : "quiet") }, said(missing ? "No answer" : corrected(row) ? answerText(row) : row.found ? row.answer : "Not found in the text")),
     corrected(row) && el("p", { class: "quiet" }, "The reader said: ", el("del", {}, said(engineText(row)))),
     row.review && el("p", {}, reviewChip(row), " ", el("span", { class: "sub" }, row.review[2].length ? ["by ", said(row.review[2].join(", "))] : "by people")),
     data.review && !missing && el("p", {}, el("a", { href: `${data.review}/answers/${encodeURIComponent(data.corpus)}/${encodeURIComponent(row.id)}` }, "Check this answer on the review pages")),
@@ -89,11 +89,11 @@ const drawEvidence = (row, detail, show) => {
     const [start, end] = quoted ? [spot.quote_start, spot.quote_end] : [spot.char_start, spot.char_end];
     const record = data.documents[spot.content_hash];
     return el("li", {}, el("blockquote", {}, quoted ? said(spot.quote) : el("span", { class: "quiet" }, "The memory gained the answer here; no sentence of that part says it or supports it.")),
-      el("p", { class: "sub" }, several && [said(record.title || record.id), " · "], spot.page && `page ${count(spot.page)} · `, `part ${count(spot.segment_index + 1)} · characters ${count(start)} to ${count(end)} · `, quoted && !spot.verbatim && `${NOT_VERBATIM} · `,
+      el("p", { class: "sub" }, several && [said(record.id), " · "], spot.page && `page ${count(spot.page)} · `, spot.segment_index < 0 ? "marked by a person · " : `part ${count(spot.segment_index + 1)} · `, `characters ${count(start)} to ${count(end)} · `, quoted && !spot.verbatim && `${NOT_VERBATIM} · `,
         el("button", { type: "button", class: "link", onclick: () => show(spot.content_hash, "evidence-" + i) }, "Show in the document")));
   });
   return el("section", {}, el("h3", {}, "Evidence"), items.length ? el("ol", { class: "evidence" }, items)
-    : el("p", { class: "quiet" }, "The answer's words stand in no memory, so no passage can be named. Check this answer by hand."));
+    : el("p", { class: "quiet" }, corrected(row) ? "Who corrected the answer marked no passage for it." : "The answer's words stand in no memory, so no passage can be named. Check this answer by hand."));
 };
 
 const drawMemory = (row, detail, show) => {

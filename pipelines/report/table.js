@@ -7,7 +7,7 @@ const FEW_QUESTIONS = 12;
 const COLUMNS = [
   { key: "document", label: "Document", value: (row) => documentName(row).toLowerCase() },
   { key: "question", label: "Question", value: (row) => questionText(row).toLowerCase() },
-  { key: "answer", label: "Answer", value: (row) => (row.found ? row.answer.toLowerCase() : "\uffff" + answerText(row)) },
+  { key: "answer", label: "Answer", value: (row) => (row.found ? "" : "\uffff") + answerText(row).toLowerCase() },
   ...(anyGold ? [
     { key: "gold", label: "Gold answer", value: (row) => goldText(row).toLowerCase() },
     { key: "right", label: "Right", hint: "A gold answer stands in the answer as whole words; case, punctuation and articles do not count", value: (row) => (row.right === null ? 2 : row.right ? 0 : 1) },
@@ -67,7 +67,7 @@ const drawRow = (row) => {
     cell("document", el("a", { href: href(row) }, said(documentName(row))),
       documentTitle(row) && el("span", { class: "sub" }, said(documentTitle(row)))),
     cell("question", said(questionText(row))),
-    cell("answer", said(answerText(row), { class: row.state === "failed" ? "bad" : row.found || corrected(row) ? "clamp" : "quiet" }),
+    cell("answer", said(answerText(row), { class: row.state === "failed" ? "bad" : row.found ? "clamp" : "quiet" }),
       corrected(row) && el("span", { class: "sub" }, "the reader: ", el("del", {}, said(engineText(row)))),
       row.quote && el("q", { class: "sub quote" }, said(row.quote)), row.quote && !row.verbatim && el("span", { class: "sub" }, NOT_VERBATIM), row.page && el("span", { class: "sub" }, "page " + count(row.page)),
       row.warnings.length > 0 && el("span", { class: "sub warn" }, said(row.warnings.join("; "))),

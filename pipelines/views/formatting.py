@@ -49,15 +49,19 @@ NOT_VERBATIM = "not word for word"
 """Mark of a quote that supports an answer, and does not say it word for word."""
 
 
-def cited(quote: str, page: int | None = None, *, verbatim: bool = True) -> str:
-    """Format a quote on one line, with its page and mark, if any: “The code is 4711.” (p. 3, not word for word)."""
+def cited(quote: str, page: int | None = None, *, verbatim: bool = True, document: str = "") -> str:
+    """Format a quote on one line, with its document, page and mark, if any: “The code is 4711.” (a.pdf, p. 3)."""
     said = f"“{one_line(quote)}”" if quote else ""
-    return f"{said} {cited_notes(quote, page, verbatim=verbatim)}".strip()
+    return f"{said} {cited_notes(quote, page, verbatim=verbatim, document=document)}".strip()
 
 
-def cited_notes(quote: str, page: int | None, *, verbatim: bool) -> str:
-    """Return what stands after a quote: (p. 3, not word for word)."""
-    notes = [f"p. {page}"] * (page is not None) + [NOT_VERBATIM] * (bool(quote) and not verbatim)
+def cited_notes(quote: str, page: int | None, *, verbatim: bool, document: str = "") -> str:
+    """Return what stands after a quote: (a.pdf, p. 3, not word for word)."""
+    notes = (
+        [one_line(document)] * bool(document)
+        + [f"p. {page}"] * (page is not None)
+        + [NOT_VERBATIM] * (bool(quote) and not verbatim)
+    )
     return f"({', '.join(notes)})" if notes else ""
 
 

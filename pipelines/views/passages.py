@@ -17,7 +17,7 @@ from infra.sources.base import unquoted
 from infra.sources.listing import decompressed, open_source, split_codec
 from infra.sources.pdf import is_picture, page_text
 from infra.sources.sandbox import parser_environment
-from infra.store.buckets import WHOLE, Bucket
+from infra.store.buckets import bucket_of
 from infra.store.documents import document_texts
 from infra.store.location import Corpus, Store
 from infra.store.schemas import EvidenceRow
@@ -32,7 +32,6 @@ WINDOW = 16_000
 _BEFORE = 1_500
 """Of these, what stands before the place that is shown."""
 _CACHE_CHARS = 64_000_000
-_HASH = re.compile("[0-9a-f]{16,}")
 # One character for one, so that offsets on the page are those of the text. A browser would take CR for a new line.
 _SHOWN = {ord(char): "\ufffd" for char in map(chr, (*range(9), *range(11, 32), *range(127, 160)))}
 _SHOWN |= {code: "\ufffd" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFEFF)}
@@ -200,17 +199,12 @@ class DocumentTexts:
         with self._lock:
             text: str | None = self._kept.get((corpus, content_hash))
         if text is None:
-            found = document_texts(Corpus(self._store, corpus), {content_hash}, _around(content_hash))
+            found = document_texts(Corpus(self._store, corpus), {content_hash}, bucket_of(content_hash))
             text = dict(found).get(content_hash)
             if text is not None:
                 with self._lock:
                     self._kept[corpus, content_hash] = text
         return text
-
-
-def _around(content_hash: str) -> Bucket:
-    """Return the smallest bucket that has a hash: only files and row groups that can have it are opened."""
-    return Bucket(int(content_hash[:8], 16), 16**8) if _HASH.match(content_hash) else WHOLE
 
 
 _MOST_BYTES = 256 * 2**20

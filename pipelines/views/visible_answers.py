@@ -1,18 +1,22 @@
-"""The newest answers that people are shown: one rule for terminal, files, pages, counts and programs."""
+"""The newest answers that people are shown, and what is cited for them: one rule for terminal, files, pages, counts and
+programs.
+"""
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from infra.store.buckets import Bucket, first_of_each
+from infra.store.buckets import WHOLE, Bucket, bucket_of, first_of_each
 from infra.store.corpora import default_questions
 from infra.store.delta import Table
-from infra.store.documents import present
+from infra.store.documents import PageNumbers, document_texts, present
 from infra.store.location import Corpus
 from infra.store.runs import sampled_runs, withheld_runs
-from infra.store.schemas import DocumentRow
+from infra.store.schemas import AnswerRow, DocumentRow, EvidenceRow
+from memagent.quality.verdicts import Review
+from memagent.records import TextSpan
 
 CONCATENATED = "all documents, concatenated"
 """What an answer over all documents is shown as the answer of."""
@@ -74,6 +78,71 @@ def documents_with(corpus: Corpus, hashes: Collection[str]) -> list[DocumentRow]
     columns = ["doc_id", "content_hash", "source", "warnings", "state", "seen_at"]
     rows: list[DocumentRow] = present(Table(corpus.store, "documents").read(corpus.name, columns, wanted)).to_pylist()
     return rows
+
+
+def document_names(corpus: Corpus, hashes: Collection[str]) -> dict[str, str]:
+    """Return the id of a document of a corpus that has a text now, by the text's hash."""
+    return {row["content_hash"]: row["doc_id"] for row in documents_with(corpus, hashes)} if hashes else {}
+
+
+class CitedEvidence(EvidenceRow):
+    """A piece of evidence, with where to look it up."""
+
+    page: int | None
+    """Of the PDF, from 1: where the quote begins, or the segment if there is no quote. None: no page is known."""
+    document: str
+    """Id of a document that has the text; empty: none has it any more."""
+
+
+class Citations:
+    """Cites what speaks for the answers of a corpus."""
+
+    def __init__(self, corpus: Corpus, answers: Iterable[AnswerRow] | None = None, bucket: Bucket = WHOLE) -> None:
+        """Prepare to cite for some answers; None: for those on the texts of a bucket."""
+        texts = None
+        if answers is not None:
+            texts = {name for one in answers for name in (one["content_hash"], *_texts_of(one["evidence"] or ()))}
+        self._corpus, self._pages = corpus, PageNumbers(corpus, bucket, texts)
+        self._last = ("", "")
+        """The last text that was looked up, after its hash."""
+
+    def cite(self, answer: AnswerRow, review: Review | None = None, document: str = "") -> list[CitedEvidence]:
+        """Return the evidence of an answer; where people corrected it, what they marked for theirs.
+
+        Without the id of a `document` the answer is over all of them.
+        """
+        evidence: Sequence[EvidenceRow] = answer["evidence"] or ()
+        if review is not None and review.status == "corrected":
+            evidence = [piece for span in review.spans if (piece := self._marked(span))]
+        names = {} if document else document_names(self._corpus, set(_texts_of(evidence)))
+        return [
+            {
+                **piece,
+                "page": self._pages.page(piece["content_hash"], _first_of(piece), document),
+                "document": document or names.get(piece["content_hash"], ""),
+            }
+            for piece in evidence
+        ]
+
+    def _marked(self, span: TextSpan) -> EvidenceRow | None:
+        """Return what a person marked as evidence; None: the text is gone."""
+        name, text = self._last
+        if name != span.content_hash:
+            found = dict(document_texts(self._corpus, {span.content_hash}, bucket_of(span.content_hash)))
+            self._last = name, text = span.content_hash, found.get(span.content_hash, "")
+        quote = text[span.start : span.end]
+        place = {"quote_start": span.start, "quote_end": span.end, "quote": quote, "verbatim": True}
+        place |= {"content_hash": name, "segment_index": -1, "char_start": span.start, "char_end": span.end}
+        return cast(EvidenceRow, place) if quote else None
+
+
+def _first_of(piece: EvidenceRow) -> int:
+    quoted = piece["quote_start"] is not None and piece["quote_start"] >= 0
+    return piece["quote_start"] if quoted else piece["char_start"]
+
+
+def _texts_of(evidence: Sequence[EvidenceRow]) -> Iterator[str]:
+    return (piece["content_hash"] for piece in evidence)
 
 
 def archive_warnings(corpus: Corpus) -> list[str]:

@@ -9,18 +9,23 @@ import pytest
 from typer.testing import CliRunner
 
 from infra.store.delta import Table
+from infra.store.documents import document_texts
 from infra.store.location import Corpus
 from infra.store.runs import mark_released
 from memagent.config import load_config
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
+from pipelines.report.data import load_rows, load_run
+from pipelines.report.page import build
 from pipelines.views.counts import corpus_counts
 from pipelines.web.access import Access
 from pipelines.web.address import Address
 from pipelines.web.api.mcp_server import Tools
+from pipelines.web.api.reader import answer_evidence
 from pipelines.web.review import listing
+from pipelines.web.review.answer_pages import exported_rows
 from pipelines.web.review.listing import Filter
-from tests.support.made_up_run import CORPUS, START, MadeUpRun, contracts, local_store
+from tests.support.made_up_run import CORPUS, QUESTIONS, RUN, START, MadeUpRun, contracts, local_store
 from tests.support.review_service import PORT, Person, home, known, review_service_on
 
 __all__ = ["home"]
@@ -109,3 +114,44 @@ def test_of_a_reading_that_two_runs_answered_the_first_answer_counts(run, tmp_pa
     assert "given twice" not in terminal.values() and by_tools(run) == terminal
     assert in_files(run, tmp_path) == [terminal, terminal]
     assert corpus_counts(Corpus(run.store, CORPUS)) == before
+
+
+def test_all_cite_what_people_marked_for_a_corrected_answer(run, home, tmp_path):
+    """The reader's quote says the reader's answer, and is no evidence for another."""
+    corpus = Corpus(run.store, CORPUS)
+    laws = [one for one in run.answers if one["found"] and one["question"] == QUESTIONS["law"]]
+    marked, bare, absent = laws[5], laws[6], laws[7]
+    (text,) = dict(document_texts(corpus, [marked["content_hash"]])).values()
+    start = text.index("The agreement was signed")
+    said = {"document": marked["content_hash"], "start": str(start), "end": str(start + 24)}
+    with review_service_on(run.store, home) as service:
+        anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")
+        anna.judge(marked["reading_id"], "corrected", answer="Utah", **said)
+        anna.judge(bare["reading_id"], "corrected", answer="Ohio")
+        anna.judge(absent["reading_id"], "absent")
+        while service.journal.flush():
+            pass
+        for _ in range(2):
+            service.refresher.once()
+        expected = {"Utah": ["The agreement was signed"], "Ohio": [], "": []}
+        ids = {marked["reading_id"]: "Utah", bare["reading_id"]: "Ohio", absent["reading_id"]: ""}
+        rows = {ids[row["reading_id"]]: row for row in answer_rows(corpus) if row["reading_id"] in ids}
+        assert {name: [one["quote"] for one in row["evidence"]] for name, row in rows.items()} == expected
+        assert [one["document"] for one in rows["Utah"]["evidence"]] == [rows["Utah"]["document"]]
+        exported = exported_rows(service, Filter(), "anna", "http://here")
+        pages = {ids[row["reading_id"]]: row["quote"] for row in exported if row["reading_id"] in ids}
+    assert pages == {name: "".join(quotes) for name, quotes in expected.items()}
+    tools = Tools(load_config(store=run.store.url))
+    known_answers = asyncio.run(tools.answers(CORPUS, limit=1000)).answers
+    told = {ids[one.reading_id]: one for one in known_answers if one.reading_id in ids}
+    assert {name: [place.quote for place in one.evidence] for name, one in told.items()} == expected
+    assert [place.segment for place in told["Utah"].evidence] == [None]
+    for reading_id, name in ids.items():
+        cited = answer_evidence(corpus, reading_id, 10)
+        assert (cited.answer, [one.text for one in cited.passages]) == (name, expected[name])
+    report = load_run(run.store, RUN)
+    listed = {ids[row.reading_id]: row for row in load_rows(report, []) if row.reading_id in ids}
+    assert {name: [one["quote"] for one in row.evidence] for name, row in listed.items()} == expected
+    assert {name: row.found for name, row in listed.items()} == {"Utah": True, "Ohio": True, "": False}
+    found = sum(row.found for row in load_rows(report, []))
+    assert f"{found} of {len(load_rows(report, []))} asked" in build(run.store, RUN), "as `memagent status` counts"

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
+from memagent.quality.verdicts import Verdict
+from memagent.records import TextSpan
 from pipelines.io import writer as workbook
 from pipelines.io.answers import _LAYOUT as ANSWERS
 from pipelines.io.answers import COLUMNS, write_answers
@@ -80,7 +82,7 @@ def test_the_command_and_the_review_pages_have_one_layout():
     [
         ("found", None, True, "so it says"),
         ("found", "", False, ""),  # not in the document
-        ("not found", "Utah", True, "so it says"),
+        ("not found", "Utah", True, "Utah"),  # as a person marked it: no longer the reader's quote
         ("not found", None, False, "so it says"),
         ("failed", None, None, ""),
     ],
@@ -104,7 +106,14 @@ def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeyp
     names = {"copy.txt": 1, "one.txt": 1, "gone.txt": 0}
     known = [{"doc_id": name, "title": name, "warnings": "", "present": there} for name, there in names.items()]
     index = SimpleNamespace(execute=lambda *_: known)
-    service = SimpleNamespace(store=None, index=SimpleNamespace(read=lambda: index), verdicts=lambda item: [])
+    spans = (TextSpan("x", 6, 10),) if right else ()
+    said = Verdict("x", "corrected", "x", right or "", datetime.now(UTC), "anna", spans=spans)
+    service = SimpleNamespace(
+        store=None,
+        index=SimpleNamespace(read=lambda: index),
+        verdicts=lambda item: [] if right is None else [said],
+        texts=SimpleNamespace(get=lambda corpus, name: "It is Utah."),
+    )
     row, *copies = answer_pages.exported_rows(service, None, "anna", "http://here")
     named = [(each["document"], each["answer"]) for each in (row, *copies)]
     told = row["answer"]

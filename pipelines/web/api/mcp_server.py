@@ -30,7 +30,7 @@ from memagent.version import __version__
 from pipelines.answers import Answer
 from pipelines.io.answers import GivenAnswer, answer_rows
 from pipelines.web.api.protocol import About, ApiError, FoundAnswer
-from pipelines.web.api.reader import AnswerEvidence, HeldReader, answer_evidence, corpus_answer
+from pipelines.web.api.reader import AnswerEvidence, HeldReader, answer_evidence, found_answer
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _ASKS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -168,12 +168,12 @@ class Tools:
 
     def _known(self, name: str, where: list[tuple[str, str]], most: int) -> list[KnownAnswer]:
         corpus = Corpus(self._store, name)
-        return [_known_answer(corpus, row) for row in islice(answer_rows(corpus, where=where), most)]
+        return [_known_answer(row) for row in islice(answer_rows(corpus, where=where), most)]
 
 
-def _known_answer(corpus: Corpus, row: GivenAnswer) -> KnownAnswer:
+def _known_answer(row: GivenAnswer) -> KnownAnswer:
     return KnownAnswer(
-        **dict(corpus_answer(corpus, Answer.from_row(row))),
+        **dict(found_answer(Answer.from_row(row))),
         question=row["question"],
         answered_at=row["answered_at"].isoformat(),
         review=row["review"],

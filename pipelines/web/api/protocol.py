@@ -284,8 +284,8 @@ class EvidencePlace(BaseModel):
     quote_end: int | None
     verbatim: bool
     """Whether the quote says the answer word for word."""
-    segment: int
-    """Index of the segment in which the memory gained the answer."""
+    segment: int | None
+    """Index of the segment in which the memory gained the answer; null: a person marked the place."""
     segment_start: int
     segment_end: int
     page: int | None = None

@@ -5,7 +5,7 @@ A request reads a text of its own, or a corpus of the store. Both give answers a
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -15,9 +15,10 @@ from pydantic import BaseModel
 
 from infra.cluster.loaded_engine import LoadedEngine, LocalEngine
 from infra.readers import ReaderSpec
+from infra.store.buckets import bucket_of
 from infra.store.corpora import check_known, corpora
 from infra.store.delta import Table
-from infra.store.documents import PageNumbers
+from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
 from infra.store.runs import RunSummary
 from infra.store.schemas import AnswerRow
@@ -32,7 +33,7 @@ from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
 from pipelines.target import Target
 from pipelines.views.passages import DocumentTexts, in_context, place_of
-from pipelines.views.visible_answers import documents_with
+from pipelines.views.visible_answers import Citations
 from pipelines.web.api.protocol import (
     About,
     ApiError,
@@ -65,25 +66,20 @@ class AnswerEvidence(BaseModel):
     passages: list[CitedPassage]
 
 
-def place(evidence: Evidence, document: str) -> EvidencePlace:
+def place(evidence: Evidence) -> EvidencePlace:
     """Return a piece of evidence as responses have it."""
     is_quoted = bool(evidence.quote)
     return EvidencePlace(
-        document=document,
+        document=evidence.document,
         quote=evidence.quote,
         quote_start=evidence.quote_start if is_quoted else None,
         quote_end=evidence.quote_end if is_quoted else None,
         verbatim=evidence.verbatim,
-        segment=evidence.segment_index,
+        segment=evidence.segment_index if evidence.segment_index >= 0 else None,
         segment_start=evidence.char_start,
         segment_end=evidence.char_end,
         page=evidence.page,
     )
-
-
-def document_names(corpus: Corpus, hashes: Collection[str]) -> dict[str, str]:
-    """Return the id of a document of a corpus that has a text now, by the text's hash."""
-    return {row["content_hash"]: row["doc_id"] for row in documents_with(corpus, hashes)}
 
 
 def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvidence:
@@ -99,36 +95,27 @@ def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvide
             f"corpus {corpus.name!r} has no answer of reading {reading_id!r}: take reading_id of an answer"
         )
     row, texts, passages = rows[0], DocumentTexts(corpus.store), []
-    evidence = PageNumbers.cited_by(corpus, rows).cite(row["evidence"])
-    names = document_names(corpus, {piece["content_hash"] for piece in evidence})
-    for piece in evidence:
+    review = Reviews(corpus, bucket_of(row["content_hash"])).of(row)
+    for piece in Citations(corpus, rows).cite(row, review):
         if (text := texts.get(corpus.name, piece["content_hash"])) is None:  # it was forgotten
             continue
         before, said, after = in_context(text, place_of(piece), around)
-        shown = place(Evidence(**piece), names.get(piece["content_hash"], ""))
-        passages.append(CitedPassage(place=shown, before=before, text=said, after=after))
-    return AnswerEvidence(question=row["question"], answer=row["answer"], passages=passages)
+        passages.append(CitedPassage(place=place(Evidence(**piece)), before=before, text=said, after=after))
+    answer = review.answer if review else row["answer"]
+    return AnswerEvidence(question=row["question"], answer=answer, passages=passages)
 
 
-def found_answer(
-    given: Answer | ReadingResult, document: str = "", names: Mapping[str, str] | None = None
-) -> FoundAnswer:
-    """Return an answer as responses have it; `names` has the documents of its evidence where these are others."""
+def found_answer(given: Answer | ReadingResult) -> FoundAnswer:
+    """Return an answer as responses have it."""
     return FoundAnswer(
-        document=document,
+        document=given.document if isinstance(given, Answer) else "",
         answer=given.answer,
         found=given.found,
-        evidence=[place(one, (names or {}).get(one.content_hash, document)) for one in given.evidence],
+        evidence=[place(one) for one in given.evidence],
         reading_id=given.reading_id,
         confidence=given.confidence_level,
         warnings=list(given.warnings),
     )
-
-
-def corpus_answer(corpus: Corpus, answer: Answer) -> FoundAnswer:
-    """Return a corpus's answer as responses have it; one over all documents names those of its evidence."""
-    names = {} if answer.document else document_names(corpus, {one.content_hash for one in answer.evidence})
-    return found_answer(answer, answer.document, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +200,7 @@ class CorpusReading:
         try:
             async for answer in running:
                 self._answered += 1
-                yield await asyncio.to_thread(corpus_answer, self._corpus, answer)
+                yield found_answer(answer)
             await running
         finally:
             run.stop()

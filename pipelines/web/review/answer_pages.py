@@ -3,7 +3,7 @@ verdicts.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from infra.store.documents import PageNumbers
 from infra.store.location import Corpus
 from infra.store.schemas import AnswerRow
 from memagent.errors import UsageError
-from memagent.quality.verdicts import Verdict, current, disputed
+from memagent.quality.verdicts import Verdict, current, disputed, review
 from memagent.records import LEVELS, text_hash
 from pipelines.io.answers import cells_of
 from pipelines.io.writer import Link, Row, TableLayout, flat, write_file
@@ -280,7 +280,7 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
     for item, document in _documents(service, listing.every(service.index.read(), chosen, reviewer)):
         verdicts = service.verdicts(item)
         failed, absent = item.state == "failed", item.right == ""
-        quote = "" if failed or absent else item.quote
+        quote = "" if failed else _quote(service, item, verdicts)
         yield {
             "corpus": item.corpus,
             "document": document["doc_id"],
@@ -298,11 +298,20 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
             "link": address + link(item),
             "reviewed_by": sorted({each.reviewer for each in current(verdicts)}),
             "comments": [f"{each.reviewer}: {each.comment}" for each in verdicts if each.comment],
-            "verbatim": bool(item.verbatim) if quote else None,
+            "verbatim": (bool(item.verbatim) or quote != item.quote) if quote else None,
             "confidence": item.confidence,
             "confidence_level": item.level or None,
             "answered_at": item.answered_at,
         }
+
+
+def _quote(service: ReviewService, item: ListedAnswer, verdicts: Sequence[Verdict]) -> str:
+    """Return the quote of the answer that is shown: the reader's; of a corrected one, what people marked."""
+    found = review(verdicts, item.answer)
+    if found is None or found.status != "corrected":
+        return item.quote
+    texts = ((service.texts.get(item.corpus, span.content_hash) or "", span) for span in found.spans[:1])
+    return next((text[span.start : span.end] for text, span in texts), "")
 
 
 def _documents(
