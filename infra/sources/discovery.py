@@ -91,8 +91,15 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
 def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
     shown = quoted(path)
     if os.path.isdir(path):
-        listing.covers.append(lambda source: source == shown or source.startswith(shown.rstrip("/") + "/"))
+        before = listing.count + len(listing.unusable) + listing.hidden
         _walk(path, lambda relative: True, None, listing)
+        below = shown.rstrip("/") + "/"
+        if listing.count + len(listing.unusable) + listing.hidden > before:
+            listing.covers.append(lambda source: source == shown or source.startswith(below))
+        elif any(source.startswith(below) for source in earlier()):
+            # A disk that is not mounted leaves an empty folder.
+            detail = "the folder is empty; its documents are kept, and `memagent forget` deletes them"
+            listing.unusable.append(Unusable(shown, "empty-folder", detail))
         return
     if os.path.lexists(path):
         listing.covers.append(lambda source: source == shown)

@@ -213,6 +213,7 @@ def check_documents(corpus: Corpus) -> None:
     name, states = corpus.name, Counter(current_sources(corpus, ["state"])["state"].to_pylist())
     said = {
         f"sources without text: {states['read']}": states["read"],
+        f"documents deleted since their files are gone: {states['deleted']}": states["deleted"],
         f"sources that could not be read: {states['failed']} (memagent quarantine {name} says why)": states["failed"],
     }
     advice = "; ".join(text for text, count in said.items() if count) or f"memagent ingest {name} FOLDER"

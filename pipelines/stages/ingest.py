@@ -164,7 +164,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         changed=tally["changed"],
         unchanged=plan.unchanged,
         failed=tally["failed"] + len(plan.listing.unusable) + len(plan.failed),
-        deleted=plan.gone.num_rows,
+        deleted=pc.sum(pc.not_equal(plan.gone["doc_id"], ""), min_count=0).as_py(),  # a folder has no id
         hidden=plan.listing.hidden,
         empty=tally["empty"],
         excluded=tally["excluded"] + plan.dismissed,

@@ -324,6 +324,12 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
     summary = run(f"{tmp_path}/disk")
     assert (summary["deleted"], summary["quarantined"]) == (0, {"no-folder": 1})
     assert run.texts() == {"a.txt": "one"}
+    (tmp_path / "disk" / "sub").mkdir(parents=True)  # its mount point
+    summary = run(f"{tmp_path}/disk")
+    assert (summary["deleted"], summary["quarantined"]) == (0, {"empty-folder": 1})
+    assert run.texts() == {"a.txt": "one"}
+    Place(f"{tmp_path}/disk").put("b.txt", "two")
+    assert run(f"{tmp_path}/disk")["deleted"] == 1 and run.texts() == {"b.txt": "two"}
     with pytest.raises(UsageError, match="no such file or folder"):
         run(f"{tmp_path}/another")
 
