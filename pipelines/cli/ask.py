@@ -229,7 +229,7 @@ def _answered(whom: "Target", request: "AskRequest", most: int, json_: bool, *, 
         printer = AnswerPrinter(console, len(request.questions), most, earlier=not again)
         summary = ask_target(whom, replace(request, watch=printer), shown.update)
     counts = summary["readings"]
-    printer.rest(result, counts["read_now"] if again else counts["total"] - counts["failed"])
+    printer.rest(result, counts["read_now"] if again else counts["read_now"] + counts["answered_before"])
     return summary
 
 

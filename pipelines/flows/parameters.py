@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from infra.store.location import Store
 from memagent.config import Config, load_config
 from memagent.errors import ConfigError
 from memagent.evaluation.suites import Suite
@@ -35,10 +36,12 @@ _CODE = ("engine.model", "engine.tokenizer")
 def settings_for(config: str | None, sets: Sequence[str] | None, store: str | None) -> Config:
     """Return the operator's configuration with a caller's file, ``section.key=value`` strings and store over it.
 
-    Raises ConfigError: a parameter sets a reserved key, or a key is unknown or wrong.
+    Raises ConfigError: a parameter sets a reserved key, a key is unknown or wrong, or the store cannot be reached.
     """
     check(config, sets)
-    return load_config(config, list(sets or ()), store=store)
+    settings = load_config(config, list(sets or ()), store=store)
+    Store(settings.store).check_reachable()
+    return settings
 
 
 def check(

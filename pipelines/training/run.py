@@ -49,6 +49,8 @@ def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None 
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
     store, show = Store(run.config.store), show or (lambda _: None)
+    if run.recipe.rollout.teacher and run.files.validation:
+        _log.warning("the teacher's training validates nothing: %s is used for the audit alone", run.files.validation)
     claim(store, run)
     # Texts that are forgotten while they are learnt from would be in the policy without anybody saying so.
     with used(Corpus(store, "_training"), run.run_id, wait=run.config.wait, show=show):
@@ -81,7 +83,7 @@ async def _train(
     elif replay is not None:
         sampler = RecordedSampler(Checkpoints(checkpoints.store, replay))
     else:
-        sampler = TeacherSampler(data.train, run.reader.scheme, recipe, state.cursor)
+        sampler = TeacherSampler(data.train, run.reader.scheme.unguarded(), recipe, state.cursor)
     learner = LearnerGroup(run.reader, recipe, slots)
     turns = Turns(learner, pool, shared=slots is not None)
     monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage)
@@ -244,7 +246,7 @@ def preview(run: TrainingRun, count: int = 2) -> list[Preview]:
 
 
 async def _read(run: TrainingRun, tasks: list[Task]) -> list[Preview]:
-    recipe, spec = run.recipe, run.reader.scheme
+    recipe, spec = run.recipe, run.reader.scheme.unguarded()
     if recipe.rollout.teacher:
         return [Preview(task, await teach(task, spec)) for task in tasks]
     sampling = {"temperature": recipe.rollout.temperature, "top_p": recipe.rollout.top_p}

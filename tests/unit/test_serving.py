@@ -1,6 +1,8 @@
 """The endpoint's rule of what is the document and what the question, and its errors."""
 
+import asyncio
 import time
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from memagent.errors import EngineDied, UsageError
+from pipelines.web.api import app as web_api
 from pipelines.web.api.app import _stopped
 from pipelines.web.api.protocol import ApiError, ChatRequest, api_error, question_of, text_and_question
 
@@ -151,3 +154,23 @@ def test_marks_without_an_end_cost_no_more_than_other_text():
     began = time.monotonic()
     found = text_and_question(chat(("user", "<document>" * 200_000), ("user", "Who?")))
     assert found.question == "Who?" and time.monotonic() - began < 5
+
+
+async def test_an_upload_that_stalls_gives_its_place_back(monkeypatch):
+    monkeypatch.setattr(web_api, "_STALLED_SECONDS", 0.05)
+
+    class Uploading:
+        headers: ClassVar[dict[str, str]] = {"content-length": "20"}
+
+        def __init__(self, *pauses):
+            self.pauses = pauses
+
+        async def stream(self):
+            for pause in self.pauses:
+                await asyncio.sleep(pause)
+                yield b'{"a": 1}' if pause == self.pauses[-1] else b" "
+
+    assert await web_api._body_of(Uploading(0.03, 0.03, 0.031), 100) == {"a": 1}, "slow, and never silent for long"
+    with pytest.raises(ApiError, match=r"nothing of the request has come for 0\.05 seconds") as refused:
+        await web_api._body_of(Uploading(0.01, 1.0), 100)
+    assert refused.value.status == 408

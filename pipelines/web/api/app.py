@@ -33,6 +33,8 @@ READINGS = 32
 _RETRY_SECONDS = 5
 _PROGRESS_SECONDS = 1.0
 """A stream says how far it is this often, so that nobody in between takes it for dead."""
+_STALLED_SECONDS = 30.0
+"""Without a byte of a request, after which its place is given to another."""
 _CLOSED = 499
 """Status in no log but a proxy's: the client has gone."""
 
@@ -219,18 +221,24 @@ class _Stream(Response):
 async def _body_of(request: Request, most: int) -> Json:
     """Return the JSON object of a request's body, of which no more than `most` bytes are taken.
 
-    Raises ApiError: it is larger, or no JSON object.
+    Raises ApiError: it is larger, or no JSON object, or stops coming.
     """
     too_large = ApiError(413, f"the request is larger than {most:,} bytes: see memagent serve --max-bytes", "too_large")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
         raise too_large
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise too_large
-        parts.append(part)
+    try:
+        async with asyncio.timeout(_STALLED_SECONDS) as patience:
+            async for part in request.stream():
+                patience.reschedule(asyncio.get_running_loop().time() + _STALLED_SECONDS)
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError as error:
+        message = f"nothing of the request has come for {_STALLED_SECONDS:g} seconds: send it again"
+        raise ApiError(408, message, "timeout") from error
     try:
         body = json.loads(b"".join(parts))
         # What Python reads and nothing behind it can write: unpaired surrogates, infinities.
