@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, unread, within
 from infra.sources.decoding import clean
-from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, local_name, not_read, opened
+from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, integer, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _FORMATS = {
@@ -33,22 +33,35 @@ _CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
 _LITERAL = re.compile(r'"([^"]*)"|\\(.)')
 _DIGITS = re.compile(r"[0#?][0#?,.]*(?:E[+-][0#?]+)?|\.[0#?]+")
 _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.I)
+_UNCOMPUTED = "uncomputed formula"
 
 
 def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the workbook's text: each sheet's name, then its rows with tabs between the cells; empty rows are left out.
 
-    Numbers are as their format shows them, dates as ISO 8601. Of a formula it has the value that was last computed.
+    Numbers are as their format shows them, dates as ISO 8601. Of a formula it has the value that was last computed; one
+    that was never computed is a warning.
 
     Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
     with opened(stream, request, "Excel workbook", ".xlsx") as archive:
-        workbook = _Workbook(OfficeArchive(archive))
+        workbook = Workbook(OfficeArchive(archive))
         text = "\n".join(within(request.allowance, workbook.lines()))
     yield Parsed(clean(text), clean(workbook.title), _MEDIA_TYPE, warnings=unread(workbook.not_read))
 
 
-class _Workbook:
+class Cell(NamedTuple):
+    """A cell of a row."""
+
+    column: int
+    """From 0."""
+    text: str
+    """As it is shown."""
+    fault: str
+    """What the cell has instead of a value, as ``error #N/A``; empty: nothing is wrong."""
+
+
+class Workbook:
     """The sheets of a file with what they share: strings, formats, the first day."""
 
     def __init__(self, archive: OfficeArchive) -> None:
@@ -57,11 +70,12 @@ class _Workbook:
         """Parts that are not in the lines so far."""
         parts = archive.related(archive.main)
         root = archive.xml(archive.main)
-        self._sheets = [
+        self.sheets = [
             (attribute(sheet, "name"), parts[attribute(sheet, "id")][1])
             for sheet in _children(root, "sheets")
             if parts.get(attribute(sheet, "id"), ("", ""))[0] == "worksheet"
         ]
+        """Their names and parts."""
         first_is_1904 = attribute(child(root, "workbookPr"), "date1904") in ("1", "true")
         self._first_day = datetime(1904, 1, 1) if first_is_1904 else datetime(1899, 12, 30)
         paths = {kind: path for kind, path in parts.values()}
@@ -72,12 +86,13 @@ class _Workbook:
         self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in cells]
 
     def lines(self) -> Iterator[str]:
-        several = len(self._sheets) > 1
-        for name, path in self._sheets:
+        """Yield the lines of all sheets."""
+        several = len(self.sheets) > 1
+        for name, path in self.sheets:
             if several:
                 yield f"{name}\n"
-            for row in self._archive.elements(path, "row"):
-                if line := self._row(row):
+            for _, cells in self.rows(path):
+                if line := self._line(cells):
                     yield line
             yield from self._beside(path)
             if several:
@@ -95,18 +110,28 @@ class _Workbook:
                 self.not_read.update(not_read(root))
                 yield from drawn_lines(root)
 
-    def _row(self, row: Any) -> str:
+    def rows(self, sheet: str) -> Iterator[tuple[int, list[Cell]]]:
+        """Yield the rows of a sheet's part, each with its number from 1."""
+        number = 0
+        for row in self._archive.elements(sheet, "row"):
+            number, cells = integer(row, "r", number + 1), list[Cell]()
+            for cell in row:
+                if local_name(cell) == "c":
+                    place = _COLUMN.match(attribute(cell, "r"))
+                    after = cells[-1].column + 1 if cells else 0
+                    column = min(_number(place.group()), _MOST_COLUMNS) - 1 if place else after
+                    cells.append(Cell(column, text := self._text(cell), _fault(cell, text)))
+            yield number, cells
+
+    def _line(self, cells: Iterable[Cell]) -> str:
         texts: list[str] = []
-        for cell in row:
-            if local_name(cell) != "c":
-                continue
-            place = _COLUMN.match(attribute(cell, "r"))
-            column = min(_number(place.group()), _MOST_COLUMNS) - 1 if place else len(texts)
-            texts += [""] * (column - len(texts))
-            texts.append(" ".join(self._cell(cell).split()))
+        for cell in cells:
+            texts += [""] * (cell.column - len(texts))
+            texts.append(" ".join(cell.text.split()))
+            self.not_read[_UNCOMPUTED] += cell.fault == _UNCOMPUTED
         return "\t".join(texts).rstrip("\t")
 
-    def _cell(self, cell: Any) -> str:
+    def _text(self, cell: Any) -> str:
         kind, value = attribute(cell, "t") or "n", child(cell, "v")
         said = "" if value is None else value.text or ""
         if kind == "s":
@@ -120,6 +145,13 @@ class _Workbook:
             return _unescaped(said)
         style = int(attribute(cell, "s") or 0)
         return shown(float(said), self._formats[style] if style < len(self._formats) else "", self._first_day)
+
+
+def _fault(cell: Any, text: str) -> str:
+    kind = attribute(cell, "t")
+    if kind == "e":
+        return f"error {text}"
+    return _UNCOMPUTED if not text and kind != "str" and child(cell, "f") is not None else ""
 
 
 def shown(value: float, code: str, first_day: datetime) -> str:
@@ -162,7 +194,7 @@ def _figure(value: float, code: str, *, percent: bool) -> str:
 
 
 def _general(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15g}"
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15G}"
 
 
 def _moment(value: float, code: str, first_day: datetime) -> str:

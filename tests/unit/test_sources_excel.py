@@ -1,5 +1,6 @@
 """Excel workbooks: cells as they are shown."""
 
+import zipfile
 from datetime import datetime
 
 import openpyxl
@@ -31,6 +32,7 @@ DAY_0 = datetime(1899, 12, 30)
         (12345, "0.00E+00", "1.23E+04"),
         (3.25, "# ?/?", "3.25"),
         (7, "General", "7"),
+        (1e20, "General", "1E+20"),
         (7, "@", "7"),
         (46082, "yyyy\\-mm\\-dd", "2026-03-01"),
         (46082.75, "d/m/yyyy\\ h:mm", "2026-03-01 18:00"),
@@ -76,3 +78,24 @@ def test_comments_are_read_and_charts_are_said(tmp_path):
     (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
     assert document.text.splitlines() == ["3", "Comment on A1: Net of tax?"]
     assert document.warnings == ("part not read: 1 chart",)
+
+
+def test_formulas_that_were_never_computed_are_a_warning(tmp_path):
+    book = openpyxl.Workbook()
+    book.active.append(["rent", "=B2", "=C2", 5])
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.text == "rent\t\t\t5" and document.warnings == ("part not read: 2 uncomputed formulas",)
+
+
+def test_a_formula_with_an_empty_text_or_an_error_was_computed(tmp_path):
+    cells = (
+        '<c r="A1" t="str"><f>""</f><v></v></c><c r="B1" t="e"><f>NA()</f><v>#N/A</v></c><c r="C1"><f>1</f><v>1</v></c>'
+    )
+    openpyxl.Workbook().save(tmp_path / "a.xlsx")
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as empty, zipfile.ZipFile(tmp_path / "b.xlsx", "w") as book:
+        for name in empty.namelist():
+            part = empty.read(name).decode()
+            book.writestr(name, part.replace("<sheetData></sheetData>", f"<sheetData><row>{cells}</row></sheetData>"))
+    (document,) = parse(str(tmp_path / "b.xlsx"), "b.xlsx", IngestConfig())
+    assert document.text == "\t#N/A\t1" and not document.warnings
