@@ -49,11 +49,12 @@ _RTF_OBJECT = re.compile(r"\{\\object\b")
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
 _RTF_READ = {
     **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\\par "),
-    **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext"), ""),
+    **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext", "upr", "ud"), ""),
     "footnote": "\\par Footnote: ",
     "annotation": "\\par Comment: ",
 }
 """Groups with text of the document that the library drops, and what stands for their mark."""
+_RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])", re.DOTALL)
 _RTF_OFF = ("0", "-0")
 _RTF_HEAD = 2**16
 """Characters in which the title stands, before the text."""
@@ -64,20 +65,29 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     Raises SourceError: ``broken``, ``bomb``, ``too-large``.
     """
-    from striprtf.striprtf import remove_pict_groups, rtf_to_text
+    from striprtf.striprtf import rtf_to_text
 
     source = stream.read().decode("latin-1")  # letters beyond ASCII are written as escapes
     if not source.lstrip().startswith("{\\rtf"):
         raise SourceError("broken", "it is no rich text; save it again as .rtf")
     title = _RTF_TITLE.search(source[:_RTF_HEAD])
     try:
-        text = rtf_to_text("".join(_shown_rtf(remove_pict_groups(source))), errors="replace")
+        text = rtf_to_text("".join(_shown_rtf(_without_bytes(source))), errors="replace")
         name = rtf_to_text(f"{{\\rtf1\\ansi {title.group(1)}}}", errors="replace") if title else ""
     except (ValueError, LookupError, IndexError, TypeError) as error:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
     warnings = unread({"embedded object": len(_RTF_OBJECT.findall(source))})
     yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=warnings)
+
+
+def _without_bytes(source: str) -> str:
+    """Return the source without the bytes of pictures and objects, which may hold marks."""
+    kept, after = list[str](), 0
+    while found := _RTF_BYTES.search(source, after):
+        kept.append(source[after : found.start() if found[1] else found.end()])
+        after = found.end() + int(found[1] or 0)
+    return "".join(kept) + source[after:]
 
 
 def _shown_rtf(source: str) -> Iterator[str]:
@@ -96,8 +106,14 @@ def _shown_rtf(source: str) -> Iterator[str]:
             hidden = value not in _RTF_OFF
         elif word == "plain":
             hidden = False
+        elif word == "upr":
+            hidden = True  # its text in ASCII; in Unicode the same text follows
+        elif word == "ud":
+            hidden = groups[-2] if len(groups) > 1 else False
         if word in _RTF_READ:
             mark, starred = _RTF_READ[word], ""
+        elif mark == "\\\\":
+            mark = "{\\uc0\\u92 }"  # the library takes the words \bin for a picture's bytes
         is_text = not word and mark not in ("{", "}") and not starred
         if hidden and (is_text or word in ("u", "tab", "bullet", "emdash", "endash", "lquote", "rquote")):
             continue

@@ -134,6 +134,18 @@ def test_rich_text_has_its_notes_headers_and_shapes_without_what_is_deleted_or_h
     assert document.title == "Lease of the mill"
 
 
+def test_rich_text_has_the_unicode_half_of_a_text_that_is_there_twice(tmp_path):
+    twice = r"{\upr{Herr ?}{\*\ud{Herr \u321?}}}"
+    document = rtf(tmp_path, rf" Signed by {twice}, {{\v in secret {twice}}}and {twice}.")
+    assert document.text == "Signed by Herr Ł, and Herr Ł."
+
+
+def test_rich_text_is_without_the_bytes_of_pictures_and_objects(tmp_path):
+    picture = r"{\pict{\*\picprop{\sp a}}\bin4 }}}{}"
+    document = rtf(tmp_path, rf" One \bin5 ab{{}}ctwo {picture}three C:\\bin5 \{{x\}}.")
+    assert document.text == r"One two three C:\bin5 {x}."
+
+
 def several(*parts: tuple[str, str], kind: str = "mixed") -> bytes:
     bodies = "".join(f"--b\nContent-Type: {given}; charset=utf-8\n\n{text}\n" for given, text in parts)
     return f'Subject: s\nMIME-Version: 1.0\nContent-Type: multipart/{kind}; boundary="b"\n\n{bodies}--b--\n'.encode()
