@@ -20,6 +20,7 @@ from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
 
 _NEEDED = ("reading_id", "verdict")
+_OPTIONAL = ("answer", "review")
 _MOST_SHOWN = 5
 
 
@@ -169,7 +170,7 @@ _ADVICE = (
 def _file_rows(path: Path) -> Iterator[FileRow]:
     suffix = path.suffix.lower()
     if suffix == ".xlsx":
-        return xlsx_rows(path, _NEEDED, _ADVICE)
+        return xlsx_rows(path, _NEEDED, _ADVICE, _OPTIONAL)
     if suffix not in (".csv", ".jsonl", ".ndjson"):
         raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
     text = read_text(path, "feedback file")

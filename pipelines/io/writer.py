@@ -7,8 +7,10 @@ import codecs
 import csv
 import io
 import json
+import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +22,8 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from infra.sources.excel import Cell, Workbook
+from infra.sources.office import OfficeArchive
 from memagent.errors import UsageError
 from memagent.questions import FileRow, check_header
 
@@ -140,6 +144,8 @@ _ROWS = 1_048_576
 """Of a sheet at most, its header among them."""
 _CELL = 32_767
 """Characters of a cell at most."""
+_ESCAPE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
+"""Begins what Excel takes for the number of a character."""
 _LINKS = 65_530
 """Links of a sheet at most."""
 
@@ -147,8 +153,8 @@ _LINKS = 65_530
 def write_xlsx(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[bytes]) -> None:
     """Write as many sheets as the rows need, each with a header that stays in view.
 
-    Texts are texts, also those that begin like a formula. Times are written in UTC, and a `Link` as one that can be
-    clicked, as far as a sheet has room for links.
+    Texts are texts, also those that begin like a formula; what is typed over one in Excel stays text, too. Times are
+    written in UTC, and a `Link` as one that can be clicked, as far as a sheet has room for links.
     """
     from openpyxl import Workbook
 
@@ -173,9 +179,9 @@ def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) ->
     bold, links = Font(bold=True), 0
 
     def text_cell(text: str) -> Any:
-        text = ILLEGAL_CHARACTERS_RE.sub("", text)
+        text = _ESCAPE.sub("_x005F_", ILLEGAL_CHARACTERS_RE.sub("", text))
         shown = WriteOnlyCell(sheet, text if len(text) <= _CELL else text[: _CELL - 1] + "…")
-        shown.data_type = "s"
+        shown.data_type, shown.number_format = "s", "@"
         return shown
 
     def cell(value: object) -> Any:
@@ -203,46 +209,51 @@ def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) ->
 
 _WORKBOOK = 2**28
 """Bytes of a workbook that is read, unpacked."""
+_DAMAGED = (
+    *(LookupError, ValueError, TypeError, OSError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+"""What reading a damaged workbook raises."""
 
 
-def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "") -> Iterator[FileRow]:
-    """Yield the rows of a workbook by the names in each sheet's first row, as texts.
+def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "", optional: Collection[str] = ()) -> Iterator[FileRow]:
+    """Yield the rows of a workbook by the names in each sheet's first row, as the texts that its cells show.
 
     Sheets after the first are read if they have the needed columns, too.
 
-    Raises UsageError: it is no workbook, or its header lacks one of the `needed` columns (`advice` says what to do).
+    Raises UsageError: it is no workbook, its header lacks one of the `needed` columns (`advice` says what to do), or a
+    cell of one of these or the `optional` columns has an error, or a formula that was never computed.
     """
-    from openpyxl import load_workbook
-
     try:
         with zipfile.ZipFile(path) as parts:
             if sum(part.file_size for part in parts.infolist()) > _WORKBOOK:
                 raise UsageError(f"{path} is larger than {_WORKBOOK >> 20} MiB unpacked: save it as .csv")
-        book = load_workbook(path, read_only=True, data_only=True)
-        sheets = [(sheet.title, *_opened(sheet)) for sheet in book.worksheets]
-        names = sheets[0][1]
+            book = Workbook(OfficeArchive(parts))
+            first = book.sheets[0]  # none in an Office file of another kind: an IndexError
+            for sheet in book.sheets:
+                rows = book.rows(sheet[1])
+                head = next((cells for _, cells in rows if any(cell.text for cell in cells)), ())
+                names = {cell.column: cell.text.strip() for cell in head}
+                if sheet is first:
+                    check_header(path, list(names.values()), needed, advice)
+                if set(needed) <= set(names.values()):
+                    where = f"{path}," if sheet is first else f"{path}, {sheet[0]},"
+                    yield from _sheet_rows(where, names, rows, {*needed, *optional})
     except FileNotFoundError as error:
         raise UsageError(f"no file {path}") from error
-    except (ValueError, KeyError, IndexError, TypeError, OSError, SyntaxError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise UsageError(f"{path} is no Excel workbook, or a damaged one; save it again as .xlsx") from error
-    try:
-        check_header(path, names, needed, advice)
-        for index, (title, head, rows) in enumerate(sheets):
-            if set(needed) <= set(head):
-                yield from _sheet_rows(f"{path}, {title}," if index else f"{path},", head, rows)
-    finally:
-        book.close()
 
 
-def _opened(sheet: Any) -> tuple[list[str], Iterator[tuple[object, ...]]]:
-    """Return a sheet's header, and its rows after it."""
-    sheet.reset_dimensions()
-    rows = sheet.iter_rows(values_only=True)
-    return [str(name or "").strip() for name in next(rows, ())], rows
-
-
-def _sheet_rows(where: str, names: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Iterator[FileRow]:
-    for number, row in enumerate(rows, 2):
-        values = {name: "" if value is None else str(value) for name, value in zip(names, row, strict=False) if name}
-        if any(values.values()):
-            yield FileRow(f"{where} row {number}", dict.fromkeys(filter(None, names), "") | values)
+def _sheet_rows(
+    where: str, names: Mapping[int, str], rows: Iterable[tuple[int, list[Cell]]], used: Collection[str]
+) -> Iterator[FileRow]:
+    for number, cells in rows:
+        row = FileRow(f"{where} row {number}", dict.fromkeys(filter(None, names.values()), ""))
+        for cell in cells:
+            if name := names.get(cell.column):
+                if cell.fault and name in used:
+                    what = f"no value, but an {cell.fault}. Type the value in Excel, and save the file again."
+                    raise row.wrong(name, what)
+                row.values[name] = cell.text
+        if any(row.values.values()):
+            yield row

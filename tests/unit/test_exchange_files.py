@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from types import SimpleNamespace
 
 import openpyxl
@@ -22,6 +22,7 @@ from pipelines.io.answers import COLUMNS, write_answers
 from pipelines.io.feedback import load_verdicts
 from pipelines.io.writer import Link, TableLayout, flat, write_file, write_xlsx, xlsx_rows
 from pipelines.web.review import answer_pages
+from tests.support.hostile import word
 
 PLACE = {
     "content_hash": "h",
@@ -141,6 +142,7 @@ def test_a_workbook_has_texts_numbers_and_times_and_no_formula(tmp_path):
     names = [cell.value for cell in sheet[1]]
     row = dict(zip(names, sheet[2], strict=True))
     assert row["answer"].value == "=1+1" and row["answer"].data_type == "s" and row["title"].data_type == "s"
+    assert row["answer"].number_format == row["question"].number_format == "@", "Excel keeps a date typed here as typed"
     assert row["quote_start"].value == 150 and row["found"].value is True
     assert row["answered_at"].value == datetime(2026, 11, 24, 9, 30) and sheet.freeze_panes == "A2"
 
@@ -154,6 +156,13 @@ def test_texts_come_back_from_a_workbook(tmp_path_factory, texts):
     for number, text in enumerate(texts):
         clean = workbook_text(text)
         assert rows[str(number)] == clean
+
+
+def test_what_excel_takes_for_the_number_of_a_character_is_escaped(tmp_path):
+    with (tmp_path / "a.xlsx").open("wb") as file:
+        write_xlsx(["name"], [["_x0041_ _x_ __xfFfF_"]], file)
+    assert openpyxl.load_workbook(tmp_path / "a.xlsx").active["A2"].value == "_x005F_x0041_ _x_ __x005F_xfFfF_"
+    assert [row.values for row in xlsx_rows(tmp_path / "a.xlsx", ["name"])] == [{"name": "_x0041_ _x_ __xfFfF_"}]
 
 
 def workbook_text(text):
@@ -265,8 +274,57 @@ def test_a_workbook_comes_back_with_verdicts(tmp_path):
     assert empty == 1 and verdicts[1].where == f"{path}, row 3"
 
 
+def verdicts_in(path, *answers, verdict="corrected", header=("reading_id", "verdict", "answer", "my notes")):
+    """Write a workbook of verdicts; an answer is a value, or one with its number format."""
+    book = openpyxl.Workbook()
+    book.active.append(header)
+    for number, item in enumerate(answers, 2):
+        value, code = item if isinstance(item, tuple) else (item, None)
+        book.active.append([f"r{number}", verdict, value])
+        book.active.cell(number, 3).number_format = code or book.active.cell(number, 3).number_format
+    book.active.cell(2, 4, "=1/0")  # not ours: it may hold anything
+    book.save(path)
+    return path
+
+
+def test_a_correction_is_what_its_cell_shows(tmp_path):
+    typed = [
+        (date(2026, 3, 1), None),
+        (46082, "mm-dd-yy"),
+        (time(9, 30), "h:mm"),
+        (0.05, "0%"),
+        (1234.5, '"$"#,##0.00'),
+    ]
+    path = verdicts_in(tmp_path / "a.xlsx", *typed, True, 1e20, "as\ntyped ", 4471902)
+    shown = ["2026-03-01", "2026-03-01", "09:30", "5%", "$1,234.50", "TRUE", "1E+20", "as\ntyped", "4471902"]
+    assert [verdict.answer for verdict in load_verdicts(path)[0]] == shown
+
+
+@pytest.mark.parametrize(("value", "fault"), [("=B2", "an uncomputed formula"), ("#N/A", "an error #N/A")])
+def test_a_cell_without_a_value_is_refused_with_its_row_and_column(tmp_path, value, fault):
+    path = verdicts_in(tmp_path / "a.xlsx", "yes", value)
+    with pytest.raises(UsageError, match=f"a.xlsx, row 3, field 'answer': no value, but {fault}. Type the value"):
+        load_verdicts(path)
+
+
+def test_rows_are_found_below_empty_ones_by_their_numbers(tmp_path):
+    book = openpyxl.Workbook()
+    book.active["B2"], book.active["D2"], book.active["D7"], book.active["B7"] = (
+        "reading_id",
+        "verdict",
+        "accepted",
+        "r1",
+    )
+    book.save(tmp_path / "a.xlsx")
+    ((verdict,), empty) = load_verdicts(tmp_path / "a.xlsx")
+    assert (verdict.reading_id, verdict.where, empty) == ("r1", f"{tmp_path / 'a.xlsx'}, row 7", 0)
+
+
 def test_what_is_no_workbook_or_lacks_a_column_is_said(tmp_path):
     (tmp_path / "a.xlsx").write_text("no")
+    with pytest.raises(UsageError, match="no Excel workbook"):
+        load_verdicts(tmp_path / "a.xlsx")
+    (tmp_path / "a.xlsx").write_bytes(word("a document"))
     with pytest.raises(UsageError, match="no Excel workbook"):
         load_verdicts(tmp_path / "a.xlsx")
     write_answers([answer()], None, tmp_path / "b.xlsx")
