@@ -9,12 +9,12 @@ from typing import Literal, TypedDict, cast
 
 from infra.store.claims import used
 from infra.store.delta import Table
-from infra.store.feedback import FEEDBACK_CLAIM, answers_of
+from infra.store.feedback import FEEDBACK_CLAIM, answers_of, judged
 from infra.store.location import Corpus, Store
 from infra.store.runs import new_run_id
 from infra.store.schemas import FeedbackRow, now
 from memagent.errors import UsageError
-from memagent.quality.verdicts import COUNTING, right_answer
+from memagent.quality.verdicts import COUNTING, current, disputed, right_answer
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
@@ -41,6 +41,12 @@ class FeedbackSummary(TypedDict):
     kind: str
     corpus: list[str]
     verdicts: dict[str, int]
+    not_in_document: int
+    """Of these, corrections without an answer: the documents do not say."""
+    disputed: int
+    """Answers of these corpora on which people contradict each other now."""
+    list_disputed: list[str]
+    """The commands that list them."""
     known_before: int
     without_verdict: int
     unknown_readings: int
@@ -125,15 +131,24 @@ def _add(
     ]
     new = [row for row in rows if stored.get((row["corpus"], row["reading_id"])) != (row["verdict"], row["answer"])]
     table.insert_new(new)
+    corpora = sorted({row["corpus"] for row in rows})
+    disputes = {name: _disputed(Corpus(store, name)) for name in corpora}
     return {
         "kind": "feedback",
-        "corpus": sorted({row["corpus"] for row in rows}),
+        "corpus": corpora,
         "verdicts": dict(Counter(row["verdict"] for row in new)),
+        "not_in_document": sum(row["verdict"] == "corrected" and not row["answer"] for row in new),
+        "disputed": sum(disputes.values()),
+        "list_disputed": [f"memagent answers {name} --where review=disputed" for name in corpora if disputes[name]],
         "known_before": len(rows) - len(new),
         "without_verdict": empty,
         "unknown_readings": len(unknown),
         "unknown": [f"{verdict.where}: {verdict.reading_id}" for verdict in unknown[:_MOST_SHOWN]],
     }
+
+
+def _disputed(corpus: Corpus) -> int:
+    return sum(disputed(current(each.verdict for each in same)) for same in judged(corpus).values())
 
 
 def _verdict(where: str, row: Json) -> FileVerdict | None:

@@ -425,6 +425,31 @@ def test_the_last_file_counts_though_an_earlier_one_came_from_a_clock_that_was_a
     assert [each.verdict.right for each in verdicts(Corpus(store, "c"))] == ["Utah"]
 
 
+def test_what_a_file_makes_absent_or_disputed_is_counted_and_listed(store, tmp_path):
+    rows = [
+        {
+            "corpus": "c",
+            "reading_id": f"r{n}",
+            "question": "Who?",
+            "content_hash": f"h{n}",
+            "stream": [],
+            "answer": "97",
+        }
+        for n in range(3)
+    ]
+    Table(store, "answers").insert_new(rows)
+    given = {"corpus": "c", "verdict": "accepted", "answer": "", "given_at": now(), "reviewer": "anna", "comment": ""}
+    said = [given | {"reading_id": f"r{n}", "spans": [], "decides": False} for n in range(3)]
+    Table(store, "feedback").append(said)
+    verdicts = [("r0", "corrected", ""), ("r1", "corrected", "98"), ("r2", "accepted", "")]
+    said = [dict(zip(("reading_id", "verdict", "answer"), each, strict=True)) for each in verdicts]
+    done = feedback(store, tmp_path, said)
+    assert (done["not_in_document"], done["disputed"]) == (1, 2)
+    assert done["list_disputed"] == ["memagent answers c --where review=disputed"]
+    done = feedback(store, tmp_path, [{"reading_id": f"r{n}", "verdict": "accepted"} for n in (0, 1)])
+    assert (done["not_in_document"], done["disputed"], done["list_disputed"]) == (0, 0, [])
+
+
 def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):
     answered(store, "r0")
     rows = [{"reading_id": name, "verdict": "accepted"} for name in ("r0", "r9")]
