@@ -245,11 +245,15 @@ def feedback(
     given: Common,
     file: Annotated[Path, typer.Argument(help=".csv, .xlsx or .jsonl file with reading_id, verdict, answer.")],
     corpus: Annotated[str | None, typer.Argument(help="Import only readings of this corpus; default: all.")] = None,
+    reviewer: Annotated[str | None, typer.Option(help="Import the verdicts as this person's.")] = None,
 ) -> None:
     """Import accepted, rejected and corrected answers."""
     from pipelines.io.feedback import take_feedback
+    from pipelines.web.address import token_file
 
-    summary = take_feedback(given.open_store(), file, corpus)
+    if reviewer is not None:
+        token_file("review", reviewer)  # refuses what is no name on the review pages
+    summary = take_feedback(given.open_store(), file, corpus, reviewer or "")
     finish(summary, given.json, status=1 if summary["unknown_readings"] else 0)
 
 

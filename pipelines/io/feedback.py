@@ -75,8 +75,8 @@ def load_verdicts(path: Path) -> tuple[list[FileVerdict], int]:
     return list(verdicts.values()), empty
 
 
-def take_feedback(store: Store, path: Path, corpus: str | None = None) -> FeedbackSummary:
-    """Store the verdicts of a file; return the summary. Verdicts that are already stored are skipped.
+def take_feedback(store: Store, path: Path, corpus: str | None = None, reviewer: str = "") -> FeedbackSummary:
+    """Store the verdicts of a file, as those of a reviewer; return the summary. Known verdicts are skipped.
 
     The corpus is looked up by reading; a reading of several corpora gets the verdict in each. Waits for a run that has
     the whole store: what it forgets is looked up after it.
@@ -88,7 +88,7 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None) -> Feedba
         raise UsageError(f"{path} holds no verdict: fill the column verdict with {', '.join(COUNTING)}")
     _homes(store, path, verdicts, corpus)  # before anything is written: it may be another store than was meant
     with used(Corpus(store, FEEDBACK_CLAIM), new_run_id(), wait=True, show=None):
-        return _add(store, verdicts, _homes(store, path, verdicts, corpus), empty, corpus)
+        return _add(store, verdicts, _homes(store, path, verdicts, corpus), empty, corpus, reviewer)
 
 
 def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: str | None) -> dict[str, list[str]]:
@@ -105,14 +105,19 @@ def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: st
 
 
 def _add(
-    store: Store, verdicts: Sequence[FileVerdict], homes: dict[str, list[str]], empty: int, corpus: str | None
+    store: Store,
+    verdicts: Sequence[FileVerdict],
+    homes: dict[str, list[str]],
+    empty: int,
+    corpus: str | None,
+    reviewer: str,
 ) -> FeedbackSummary:
     unknown = [verdict for verdict in verdicts if verdict.reading_id not in homes]
     table, given_at = Table(store, "feedback"), now()
     stored = {}
     for row in table.read(corpus).sort_by("given_at").to_pylist():
         given_at = max(given_at, row["given_at"] + timedelta(microseconds=1))  # another clock may be ahead
-        if not row["reviewer"]:  # what a person said on the review pages is another matter
+        if (row["reviewer"] or "") == reviewer and row["verdict"] != "comment":  # others' verdicts are another matter
             stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
     rows: list[FeedbackRow] = [
         {
@@ -121,7 +126,7 @@ def _add(
             "verdict": verdict.verdict,
             "answer": verdict.answer,
             "given_at": given_at,
-            "reviewer": "",
+            "reviewer": reviewer,
             "comment": "",
             "spans": [],
             "decides": False,

@@ -92,10 +92,10 @@ def said(store, corpus="c"):
     return {row.question[-2]: (row.source, row.answers) for row in read_qa(store, corpus)}
 
 
-def feedback(store, tmp_path, rows):
+def feedback(store, tmp_path, rows, reviewer=""):
     path = tmp_path / "feedback.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return take_feedback(store, path)
+    return take_feedback(store, path, reviewer=reviewer)
 
 
 def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, corpus, config, tmp_path):
@@ -446,6 +446,10 @@ def test_what_a_file_makes_absent_or_disputed_is_counted_and_listed(store, tmp_p
     done = feedback(store, tmp_path, said)
     assert (done["not_in_document"], done["disputed"]) == (1, 2)
     assert done["list_disputed"] == ["memagent answers c --where review=disputed"]
+    rejected = [{"reading_id": "r1", "verdict": "rejected"}]
+    assert feedback(store, tmp_path, rejected, "anna")["disputed"] == 1, "she took back what the file contradicts"
+    assert feedback(store, tmp_path, rejected, "anna")["known_before"] == 1
+    assert feedback(store, tmp_path, [{"reading_id": "r1", "verdict": "accepted"}], "anna")["known_before"] == 0
     done = feedback(store, tmp_path, [{"reading_id": f"r{n}", "verdict": "accepted"} for n in (0, 1)])
     assert (done["not_in_document"], done["disputed"], done["list_disputed"]) == (0, 0, [])
 

@@ -180,7 +180,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "harvest": common
         | model
         | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
-        "feedback": common | {"--json"},
+        "feedback": common | {"--json", "--reviewer"},
         "review": common | model | {"--port", "--reviewer", "--link", "--host", "--url", "--open"},
         "serve": common
         | model
