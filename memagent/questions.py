@@ -1,4 +1,4 @@
-"""Rows of users' files, each knowing where it stands; and questions from a file: JSON lines, CSV or TOML."""
+"""Rows of users' files, each knowing where it stands; and questions from a file: JSON lines, CSV, Excel or TOML."""
 
 import csv
 import io
@@ -342,23 +342,31 @@ def ask(text: str, where: str = "the question") -> Question:
     return Question(stable_hash(text)[:12], text)
 
 
-def load_questions(path: str) -> list[Question]:
+def load_questions(path: str, workbook: Callable[..., Iterator[FileRow]] | None = None) -> list[Question]:
     """Load questions.
 
     Each has `question`, and optionally `id`, `answers` (gold; an empty list or text means that the documents do not
-    say) and `documents` (ids or globs). In CSV, several answers or documents are separated by ``|``. A TOML file holds
-    them as ``[[question]]`` tables.
+    say) and `documents` (ids or globs). In CSV and Excel, several answers or documents are separated by ``|``. A TOML
+    file holds them as ``[[question]]`` tables.
+
+    Args:
+        path: of the file.
+        workbook: reads the rows of Excel (`pipelines.io.writer.xlsx_rows`); None: Excel is refused.
 
     Raises:
         UsageError: naming file, line and field.
     """
     file = Path(path)
-    reader = _READERS.get(file.suffix.lower())
-    if reader is None:
-        raise UsageError(f"{path}: a questions file is .jsonl, .csv or .toml")
+    suffix = file.suffix.lower()
+    if suffix == ".xlsx" and workbook:
+        rows = _from_cells(workbook(file, ["question"], optional=_KEYS))
+    elif reader := _READERS.get(suffix):
+        rows = reader(file, read_text(file, "questions file"))
+    else:
+        raise UsageError(f"{path}: a questions file is .jsonl, .csv, .xlsx or .toml")
     questions: list[Question] = []
     seen: dict[str, str] = {}
-    for row in reader(file, read_text(file, "questions file")):
+    for row in rows:
         question = _question(row)
         if (first := seen.setdefault(question.question_id, row.where)) != row.where:
             same = f"id {question.question_id!r}" if row.values.get("id") is not None else "question"
@@ -383,8 +391,8 @@ def _question(row: FileRow) -> Question:
     return Question(given.name("id") if "id" in given.values else derived[:12], text, documents, answers)
 
 
-def _csv(path: Path, text: str) -> Iterator[FileRow]:
-    for row in csv_rows(path, text, ["question"]):
+def _from_cells(rows: Iterable[FileRow]) -> Iterator[FileRow]:
+    for row in rows:
         cells: Json = {name: cell for name, cell in row.values.items() if cell != "" or name == "question"}
         for name in ("answers", "documents"):
             if name in cells:
@@ -410,6 +418,6 @@ _json_lines = partial(json_lines, fields="a field 'question'")
 _READERS: dict[str, Callable[[Path, str], Iterator[FileRow]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
-    ".csv": _csv,
+    ".csv": lambda path, text: _from_cells(csv_rows(path, text, ["question"])),
     ".toml": _toml,
 }

@@ -36,6 +36,7 @@ from memagent.config import Config, LoggingConfig
 from memagent.errors import UsageError
 from memagent.questions import load_questions
 from memagent.records import Progress, Question, stable_hash
+from pipelines.io.writer import xlsx_rows
 from pipelines.runs import Recorder, finish, repeat
 from pipelines.stages.ingest import ingest
 from pipelines.stages.plan import Plan, make_plan
@@ -229,12 +230,12 @@ def check_window(reader: ReaderSpec, questions: Sequence[Question]) -> None:
 def read_questions(path: str) -> list[Question]:
     """Load questions from a local file or one on S3. Raises UsageError as `memagent.questions.load_questions`."""
     if not path.startswith("s3://"):
-        return load_questions(path)
+        return load_questions(path, xlsx_rows)
     with TemporaryDirectory() as folder:
         local = Path(folder, path.rsplit("/", 1)[-1])
         try:
             file_system(path).get_file(path, str(local))
-            return load_questions(str(local))
+            return load_questions(str(local), xlsx_rows)
         except FileNotFoundError:
             raise UsageError(f"{path}: no such file") from None
         except UsageError as error:

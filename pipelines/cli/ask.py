@@ -139,7 +139,7 @@ def ask(
         list[str] | None, typer.Option("-q", "--question", help="Ask this question; may be repeated.")
     ] = None,
     questions: Annotated[
-        str | None, typer.Option("--questions", help="Read questions from a .jsonl, .csv or .toml file.")
+        str | None, typer.Option("--questions", help="Read questions from a .jsonl, .csv, .xlsx or .toml file.")
     ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Concatenate all documents; give one answer.")] = False,
     reread: Annotated[bool, typer.Option("--reread", help="Replace answers of older versions of the model.")] = False,

@@ -1,7 +1,11 @@
+from datetime import date
+
+import openpyxl
 import pytest
 
 from memagent.errors import UsageError
 from memagent.questions import ask, load_questions
+from pipelines.ask import read_questions
 
 
 def load(tmp_path, name, text):
@@ -25,6 +29,25 @@ def test_csv_with_several_answers(tmp_path):
     one, two = load(tmp_path, "q.csv", 'question,answers,documents\n"Who, me?",A|B,x.txt|y.txt\nWhat?,,\n')
     assert (one.text, one.answers, one.documents) == ("Who, me?", ("A", "B"), ("x.txt", "y.txt"))
     assert two.answers is None and two.documents == ()
+
+
+def test_excel(tmp_path):
+    book, path = openpyxl.Workbook(), tmp_path / "q.xlsx"
+    book.active.append(["question", "id", "answers", "documents"])
+    book.active.append(["Who, me?", 7, "A|B", "x.txt | y.txt"])
+    book.active.append(["When?", None, date(2026, 3, 1)])
+    book.save(path)
+    one, two = read_questions(str(path))
+    assert (one.question_id, one.answers, one.documents) == ("7", ("A", "B"), ("x.txt", "y.txt"))
+    assert (two.answers, two.documents, two.question_id) == (("2026-03-01",), (), ask("When?").question_id)
+    book.active["A4"] = "=A1"
+    book.save(path)
+    with pytest.raises(UsageError, match=r"q\.xlsx, row 4, field 'question': no value, but an uncomputed formula"):
+        read_questions(str(path))
+    book.active["A4"], book.active["E1"], book.active["E2"] = None, "why", "so"
+    book.save(path)
+    with pytest.raises(UsageError, match="row 2: unknown field 'why'"):
+        read_questions(str(path))
 
 
 def test_toml(tmp_path):
@@ -78,7 +101,7 @@ def test_lines_are_counted_from_the_first_where_it_names_the_separator(tmp_path)
         ("q.toml", "question = 1", r"table \[\[question\]\]"),
         ("q.toml", '[[questions]]\nquestion = "a"\n', r"unknown key 'questions'.*\[\[question\]\]"),
         ("q.toml", "[[question]\n", r"q\.toml"),
-        ("q.xml", "", r"\.jsonl, \.csv or \.toml"),
+        ("q.xml", "", r"\.jsonl, \.csv, \.xlsx or \.toml"),
     ],
 )
 def test_wrong_files_name_file_line_and_field(tmp_path, name, text, says):
