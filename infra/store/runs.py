@@ -444,7 +444,8 @@ def resolve(given: str, known: Sequence[str], where: str, what: str = "run") -> 
     if len(begins) == 1:
         return begins[0]
     if begins:
-        raise UsageError(f"{what} {given!r}: {len(begins)} begin so: {', '.join(begins[-_SHOWN:])}")
+        newest = f", the newest {_SHOWN}" if len(begins) > _SHOWN else ""
+        raise UsageError(f"{what} {given!r}: {len(begins)} begin so{newest}: {', '.join(begins[-_SHOWN:])}")
     near = get_close_matches(given, known, n=1, cutoff=0.8)
     advice = f"did you mean {near[0]!r}?" if near else f"the newest are: {', '.join(known[-_SHOWN:]) or 'none'}"
     raise UsageError(f"no {what} {given!r} in {where}; {advice}")

@@ -9,7 +9,7 @@ import typer
 
 from memagent.errors import UsageError
 from pipelines.cli.options import Common, CorpusArgument, display, open_report, out, show_file, takes
-from pipelines.views.formatting import plain
+from pipelines.views.formatting import plain, plural
 
 
 @takes()
@@ -187,7 +187,7 @@ def forget(
     else:
         does = "would forget" if dry_run else "forgot"
         typer.echo(
-            f"{corpus}: {does} {summary['documents_count']:,} documents, {summary['texts']:,} texts, "
+            f"{corpus}: {does} {plural(summary['documents_count'], 'document')}, {plural(summary['texts'], 'text')}, "
             f"{summary['readings']:,} readings and {summary['training_rows']:,} training rows"
         )
         if summary["kept_texts"]:

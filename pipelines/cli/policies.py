@@ -174,7 +174,8 @@ def rollback(
     if name is None:
         names = sorted({row["name"] for row in registered(tables) if row["status"] == "promoted"})
         if len(names) != 1:
-            raise UsageError(f"roll back which lineage? There are promoted versions of: {', '.join(names) or 'none'}")
+            which = f"name one of {', '.join(names)}" if names else "no version of any model is promoted"
+            raise UsageError(f"nothing was rolled back: {which}")
         name = names[0]
     row = run_rollback(tables, name)
     if given.json:

@@ -73,6 +73,9 @@ def passing(conditions: Sequence[Condition]) -> Callable[[Mapping[str, object]],
     unknown = {name for name, _ in conditions} - set(FIELDS)
     if unknown:
         raise UsageError(f"--where {sorted(unknown)[0]}=...: one of {', '.join(FIELDS)}")
+    for name, words in conditions:
+        if name == "found" and not {"True", "False"} & set(filter(_pattern(words), ("True", "False"))):
+            raise UsageError(f"--where found={words}: write found=true or found=false")
     tests = [(name, _comparison(name, words) if name in _NUMBERS else _pattern(words)) for name, words in conditions]
     return lambda row: all(test(row[name]) for name, test in tests)
 

@@ -126,11 +126,13 @@ def _number_format(config: Config) -> str:
 def _pace(reader: "Callable[[], ReaderSpec]", config: Config) -> str:
     from infra.store.location import Store
     from pipelines.operate.dry_run import pace
+    from pipelines.views.formatting import number
 
     expected = pace(Store(config.store), reader(), config)
     if expected.rate is None:
         return expected.source
-    return f"about {expected.rate:.2g} segments a second, by {expected.source}"
+    rate = number(expected.rate) if expected.rate >= 10 else f"{expected.rate:.2g}"
+    return f"about {rate} segments a second, by {expected.source}"
 
 
 def _store(config: Config) -> str:

@@ -16,7 +16,7 @@ from infra.store.schemas import Ended, FailureRow, RunRow
 from memagent.config import Config
 from memagent.errors import ConfigError
 from pipelines.views.counts import CorpusCounts, corpus_counts
-from pipelines.views.formatting import RUN_ID_CHARS, duration, number, plain
+from pipelines.views.formatting import RUN_ID_CHARS, duration, number, plain, plural
 
 if TYPE_CHECKING:
     from infra.engines.warm import WarmEngineInfo
@@ -125,12 +125,15 @@ def show_status(state: StoreStatus) -> None:
     console = Console()
     console.print(f"store {plain(state['store'])}", markup=False)
     for corpus in state["corpora"]:
-        console.print(
-            f"\n[bold]{corpus['corpus']}[/]: {corpus['documents']:,} documents, {corpus['chars']:,} characters, "
-            f"{corpus['answers']:,} answers ({corpus['found']:,} found), {corpus['quarantined']:,} failures, "
-            + (f"{corpus['withheld']:,} newer answers withheld, " if corpus["withheld"] else "")
-            + f"{len(corpus['default_questions'])} default questions"
-        )
+        facts = [
+            plural(corpus["documents"], "document"),
+            plural(corpus["chars"], "character"),
+            f"{plural(corpus['answers'], 'answer')} ({corpus['found']:,} found)",
+            plural(corpus["quarantined"], "failure"),
+            *([plural(corpus["withheld"], "newer answer") + " withheld"] if corpus["withheld"] else []),
+            plural(len(corpus["default_questions"]), "default question"),
+        ]
+        console.print(f"\n[bold]{corpus['corpus']}[/]: {', '.join(facts)}")
         grid = Grid(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("run", no_wrap=True, min_width=RUN_ID_CHARS)  # to be copied, whatever the terminal's width
         grid.add_column("kind", no_wrap=True)

@@ -85,6 +85,11 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def plural(count: int, what: str) -> str:
+    """Return a count of things: 1 document, 2,000 documents."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def percent(part: float, whole: float) -> str:
     """Format a share; a dash if `whole` is 0."""
     return f"{100 * part / whole:.0f}%" if whole else "–"
