@@ -70,9 +70,9 @@ def _telling(samples: Iterable[Sample]) -> Iterator[Sample]:
             yield sample
 
 
-def _made(sample: Sample, name: Control, pieces: Callable[[], Iterator[str]]) -> Sample:
-    about = sample.about | {"control": name}
-    return replace(sample, sample_id=f"{sample.sample_id}~{name}", pieces=pieces, facts=(), depth=None, about=about)
+def _made(sample: Sample, name: Control, pieces: Callable[[], Iterator[str]], origins: tuple[str, ...] = ()) -> Sample:
+    made = replace(sample, sample_id=f"{sample.sample_id}~{name}", pieces=pieces, facts=(), depth=None)
+    return replace(made, about=sample.about | {"control": name}, origins=(*sample.origins, *origins))
 
 
 def _without_document(sample: Sample) -> Sample:
@@ -104,11 +104,11 @@ def _with_text_of(sample: Sample, others: Sequence[Sample]) -> Sample:
         if any(fact in text for fact in sample.facts):
             continue
         if not _holds(text, words):
-            return _made(sample, "wrong-document", other.pieces)
+            return _made(sample, "wrong-document", other.pieces, other.origins)
         second = second or other
     if second is None:
         raise UsageError(f"no other sample of {sample.task} has a text without the answer of {sample.sample_id}.")
-    changed = _made(sample, "wrong-document", second.pieces)
+    changed = _made(sample, "wrong-document", second.pieces, second.origins)
     changed.about["gold_in_text"] = True
     return changed
 

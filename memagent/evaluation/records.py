@@ -7,7 +7,7 @@ OpenRLHF's (`prompt` or `input`, `label`). Other columns are named by `Columns`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from memagent.evaluation.loaders import FileFormat
 from memagent.evaluation.loaders.public import split
 from memagent.evaluation.texts import Sample, Whole
 from memagent.questions import FileRow
+from memagent.records import text_hash
 
 _TEXT = ("documents", "text", "context")
 _ANSWERS = ("answers", "answer")
@@ -172,7 +173,8 @@ def read_own(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
     for number, row in enumerate(chain([first], rest)):
         record = parse(row)
         text = Whole("\n\n".join(record.documents))
-        yield Sample(f"{path.stem}/{number}", path.stem, 0, text, record.question, record.answers, "exact")
+        sample = Sample(f"{path.stem}/{number}", path.stem, 0, text, record.question, record.answers, "exact")
+        yield replace(sample, origins=tuple(map(text_hash, record.documents)))
 
 
 OWN = FileFormat(

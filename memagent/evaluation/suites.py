@@ -154,7 +154,8 @@ class SampleGroup:
             )
             name = Path(self.data).relative_to(folder).with_suffix("").as_posix()
             size = f"-{self.length}d" if self.length else ""
-            return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in read)
+            traced = (replace(s, origins=s.origins or (text_hash(s.text()),)) for s in read)
+            return (replace(s, sample_id=f"{name}{size}-{s.sample_id}", length=s.length or self.length) for s in traced)
         asked, pool = load_questions(Path(self.data)) if self.data else ([], [])
         n = min(suite.n, len(asked)) if self.data else suite.n
         kind = find_kind(self.kind)

@@ -42,6 +42,8 @@ class Sample:
     """Where the (first) fact stands, 0 (start) to 1 (end); None where that has no meaning."""
     about: Json = field(default_factory=dict)
     """Further attributes that reports group by: category, documents, variant."""
+    origins: tuple[str, ...] = ()
+    """Content hashes of the texts that a file's sample was made of, kept where a control changes its text."""
 
     def text(self) -> str:
         """Return the whole text."""

@@ -7,7 +7,8 @@ Nothing else uses the store in the meantime. A forgetting that was interrupted i
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import translate
 from typing import TypedDict
 
@@ -25,6 +26,7 @@ from infra.maintenance.erasure import (
     written_off,
 )
 from infra.maintenance.lineage import erased_with, find_texts, segment_parts, training_rows
+from infra.store.buckets import one_of
 from infra.store.claims import alone
 from infra.store.corpora import check_known, count_forgetting, forgotten, sources_of
 from infra.store.delta import Table
@@ -38,16 +40,15 @@ from memagent.errors import UsageError
 from memagent.records import mended
 from pipelines.web.review.service import follow_forgettings
 
-_WORDS = 8
-_PLACES = 3
+_WORDS, _PLACES, _SHARE = 8, 32, 3
 
 
 class Shingles:
-    """Texts that are looked for in other texts, whole."""
+    """Texts that are looked for in other texts, whole or with passages cut out."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Take three shingles of each text: of its beginning, its middle and its end. Texts of fewer than eight words
-        are left out: they are not told from others.
+        """Take shingles of each text, from its beginning to its end. Texts of fewer than eight words are left out:
+        they are not told from others.
         """
         self._texts: list[frozenset[int]] = []
         self._of: dict[int, list[int]] = {}
@@ -62,12 +63,12 @@ class Shingles:
             self._texts.append(chosen)
 
     def are_in(self, text: str) -> bool:
-        """Whether any of the texts is in another one, whatever stands before and behind it: its words count."""
+        """Whether a third of any of the texts is in another one, whatever stands around it: its words count."""
         seen: dict[int, set[int]] = {}
         for shingle in _all(text):
             for number in self._of.get(shingle, ()):
                 seen.setdefault(number, set()).add(shingle)
-                if len(seen[number]) == len(self._texts[number]):
+                if _SHARE * len(seen[number]) >= len(self._texts[number]):
                     return True
         return False
 
@@ -152,7 +153,7 @@ def forget(
         if finished is not None:
             return finished
         cleaned = forgotten(corpus) if canaries and not _matching(corpus, chosen).num_rows else ()
-        journal = _again(corpus, cleaned) if cleaned else _journal(corpus, chosen)
+        journal = _again(corpus, cleaned, canaries) if cleaned else _journal(corpus, chosen)
         write_down(corpus.store, journal)
         erase(corpus.store, journal)
         return _finish(corpus.store, journal, canaries)
@@ -174,7 +175,9 @@ def _finish_interrupted(
     if journal is None:
         return None
     _log.warning("a forgetting in %s was interrupted: it is finished first", journal["corpus"])
+    _add_copies(corpus.store, journal)
     complete(corpus.store, journal)
+    write_down(corpus.store, journal)
     erase(corpus.store, journal)
     is_this = journal["corpus"] == corpus.name and not _matching(corpus, chosen).num_rows
     finished = _finish(corpus.store, journal, canaries if is_this else ())
@@ -185,14 +188,14 @@ def _finish_interrupted(
     return None
 
 
-def _again(corpus: Corpus, hashes: Collection[str]) -> ForgetJournal:
-    """Return all that was forgotten before: what was made of it since goes as well."""
-    return {
-        "corpus": corpus.name,
-        "erased": {corpus.name: _chosen(corpus, set(), set(hashes))},
-        "passages": [],
-        "unsearched": 0,
-    }
+def _again(corpus: Corpus, hashes: Collection[str], canaries: Sequence[str]) -> ForgetJournal:
+    """Return all that was forgotten before: what was made of it since goes as well. Its texts are gone: copies of
+    unknown origin are told by the canaries.
+    """
+    erased = {corpus.name: _chosen(corpus, set(), set(hashes))}
+    journal: ForgetJournal = {"corpus": corpus.name, "erased": erased, "passages": [], "unsearched": 0}
+    _add_copies(corpus.store, journal, canaries)
+    return journal
 
 
 def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> ForgetJournal:
@@ -205,14 +208,31 @@ def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> ForgetJournal
     passages, unsearched = _passages(corpus, hashes)
     erased = {corpus.name: forgetting}
     journal: ForgetJournal = {"corpus": corpus.name, "erased": erased, "passages": passages, "unsearched": unsearched}
-    shingles = Shingles(text for _, text in document_texts(corpus, hashes))
-    for name in Table(corpus.store, "documents").corpora():
-        other = Corpus(corpus.store, name)
-        if name.startswith(_EVALUATED) and name != corpus.name and not sources_of(other):
-            copies = _copies(other, hashes, shingles)
-            if copies.num_rows:
-                journal["erased"][name] = _choose(other, copies)
+    _add_copies(corpus.store, journal)
     return journal
+
+
+def _add_copies(store: Store, journal: ForgetJournal, canaries: Sequence[str] = ()) -> None:
+    """Add the copies of the texts that are to go, and of those that went, in the corpora of evaluations."""
+    passages = (*journal["passages"], *canaries)
+    mine, documents = Corpus(store, journal["corpus"]), Table(store, "documents")
+    corpora = [Corpus(store, name) for name in documents.corpora() if name != mine.name]
+    made = [corpus for corpus in corpora if corpus.name.startswith(_EVALUATED) and not sources_of(corpus)]
+    if not made:
+        return
+    hashes = set(journal["erased"][mine.name]["content_hashes"])
+    others = [documents.read(one.name, ["content_hash"]) for one in (mine, *corpora) if one not in made]
+    stays = {text for table in others for text in table["content_hash"].to_pylist()} - hashes
+    shingles = Shingles(text for _, text in document_texts(mine, hashes))
+    for corpus in made:
+        copies = _copies(corpus, hashes, stays, lambda text: any(p in text for p in passages) or shingles.are_in(text))
+        if copies.num_rows:
+            new = _choose(corpus, copies)
+            known = journal["erased"].setdefault(corpus.name, new)
+            known["doc_ids"] = sorted({*known["doc_ids"], *new["doc_ids"]})
+            known["content_hashes"] = sorted({*known["content_hashes"], *new["content_hashes"]})
+            samples = Table(store, "sources").read(corpus.name, ["source"], one_of("doc_id", new["doc_ids"]))
+            known["sources"] = sorted({*known["sources"], *new["sources"], *samples["source"].to_pylist()})
 
 
 def _choose(corpus: Corpus, mine: pa.Table) -> Forgetting:
@@ -282,12 +302,21 @@ def _matching(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> pa.Table:
     return _of_documents(table, pa.array(mask, pa.bool_()))
 
 
-def _copies(corpus: Corpus, hashes: Collection[str], shingles: Shingles) -> pa.Table:
-    """Return all versions of the documents whose text is any of some texts, or has one in it."""
-    table = _versions(corpus)
-    texts = document_texts(corpus, table["content_hash"].to_pylist())
-    copies = [name for name, text in texts if name in hashes or shingles.are_in(text)]
-    return _of_documents(table, pc.is_in(table["content_hash"], pa.array(copies, pa.string())))
+def _copies(corpus: Corpus, hashes: set[str], stays: set[str], is_copy: Callable[[str], bool]) -> pa.Table:
+    """Return all versions of the documents that were made of any of some texts (`Sample.origins`).
+
+    Where the origin is unknown, the text decides. What is known to be made of texts that stay is no copy, however much
+    it has in common with one.
+    """
+    table, origins = _versions(corpus), defaultdict[str, set[str]](set)
+    for name in ("documents", "sources"):
+        for row in Table(corpus.store, name).read(corpus.name, ["doc_id", "source_stamp"]).to_pylist():
+            origins[row["doc_id"]].update(row["source_stamp"].split())
+    rows = list(zip(table["doc_id"].to_pylist(), table["content_hash"].to_pylist(), strict=True))
+    unknown = [text for doc_id, text in rows if not origins[doc_id] or not origins[doc_id] <= stays]
+    copies = hashes.union(text for text, words in document_texts(corpus, unknown) if is_copy(words))
+    mask = [text in copies or not hashes.isdisjoint(origins[doc_id]) for doc_id, text in rows]
+    return _of_documents(table, pa.array(mask, pa.bool_()))
 
 
 def _versions(corpus: Corpus) -> pa.Table:

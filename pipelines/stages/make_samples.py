@@ -100,10 +100,12 @@ def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator
             continue
         text = sample.text()
         doc_id = text_hash(text)  # samples on one text share its document
+        stamp = " ".join(dict.fromkeys(sample.origins)) or doc_id  # `forget` finds copies by it
         if doc_id not in there:
             there.add(doc_id)
-            writer.document(_document(sample, source, doc_id, text=text, first_seen=written_at), text)
-        writer.source(source, doc_id, doc_id, state="read", documents=1)
+            row = _document(sample, source, doc_id, text=text, first_seen=written_at)
+            writer.document({**row, "source_stamp": stamp}, text)
+        writer.source(source, doc_id, stamp, state="read", documents=1)
         yield sample, doc_id
     writer.commit()
 

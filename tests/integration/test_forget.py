@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from infra.store.runs import write_run
 from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import MemagentError, UsageError
+from memagent.evaluation.controls import CONTROLS
 from memagent.evaluation.ruler import write_jsonl
 from memagent.evaluation.suites import Suite
 from memagent.evaluation.texts import Sample, Whole
@@ -189,6 +191,84 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
     assert [row["content_hash"] for row in left] == [other["content_hash"]], "texts of other documents stay"
     assert not store.list("promotions", suffix="")
     assert [path.split("/")[-3] for path in store.list("training", suffix=".gz")] == ["needles-7"]
+
+
+def write_own(path, *rows):
+    """Write an evaluation file as `memagent qa export --format own` does: (texts, gold) each."""
+    lines = [json.dumps({"question": OTTER.text, "documents": texts, "answers": [gold]}) for texts, gold in rows]
+    path.write_text("\n".join(lines))
+    return Suite("files", data=(str(path),))
+
+
+SECRET = f"47110815 is the pass number for amber-otter. {CANARY}, 47110815 times a day, and it never sings of 47110815."
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_copies_go_though_a_control_changed_them(tmp_path, model_folder, control):
+    """Also those of texts too short to be told by their words; texts of other documents stay."""
+    folder, store = tmp_path / "docs", Store(str(tmp_path / "store"))
+    write_archive(folder, count=3, words=80)
+    (folder / "ogilvie.txt").write_text(SECRET)
+    (folder / "ogilvie2.txt").write_text("Ogilvie 47110815.")
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    ingest(Corpus(store, "c"), [str(folder)], config, "first")
+    kept = [(folder / f"doc{i}.txt").read_text() for i in (0, 2)]
+    rows = [([kept[0]], "1000"), ([kept[1]], "1002"), ([SECRET], "47110815"), (["Ogilvie 47110815."], "47110815")]
+    suite = write_own(tmp_path / "e.jsonl", *rows, ([kept[0], "Ogilvie 47110815."], "47110815"))
+    scored = evaluate(replace(suite, control=control), config)
+    evaluate(suite, config)
+    done = forget("c", config, [("title", "ogilvie*")], canaries=[CANARY, "Ogilvie", "ogilvie", "47110815"])
+    assert [found for found in done["found"] if not found["file"].startswith("corpora/")] == []
+    assert done["evaluated"] == [scored["corpus"]]
+    left = {text for _, text in document_texts(*all_texts(store, scored["corpus"]))}
+    if control == "answer-removed":
+        assert len(left) == 4 and left >= set(kept), "texts of other documents stay, and their controls"
+    again = evaluate(replace(suite, control=control), config)
+    assert again["readings"]["failed"] == 0 and again["corpus"] == scored["corpus"]
+
+
+def all_texts(store, name):
+    corpus = Corpus(store, name)
+    return corpus, current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
+
+
+def test_copies_of_unknown_origin_are_told_by_their_words(tmp_path, model_folder):
+    folder, store = tmp_path / "docs", Store(str(tmp_path / "store"))
+    write_archive(folder, count=2, words=80)
+    boilerplate = (folder / "doc0.txt").read_text()
+    secret, like = (f"{name} has the code {name}.\n{boilerplate}\n{name} ends here." for name in ("ogilvie", "heron"))
+    (folder / "secret.txt").write_text(secret)
+    (folder / "like.txt").write_text(like)
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    ingest(Corpus(store, "c"), [str(folder)], config, "first")
+    rows = [([f"Before.\n\n{secret}"], "has"), ([like], "has")]
+    suite = replace(write_own(tmp_path / "e.jsonl", *rows), control="answer-removed")
+    name = evaluate(suite, config)["corpus"]
+    done = forget("c", config, [("title", "secret*")], canaries=["ogilvie"])
+    assert (done["found"], done["evaluated"]) == ([], [name])
+    (left,) = (text for _, text in document_texts(*all_texts(store, name)))
+    assert left.startswith("heron"), "a document that stays has as many of its words, but its origin is known"
+
+
+@pytest.mark.parametrize("step", ["forget.erase", "forget._finish"])
+def test_copies_made_after_a_forgetting_was_killed_go_as_well(archive, tmp_path, monkeypatch, step):
+    store, config, folder = archive
+    text = (folder / "aaa.txt").read_text()
+    suite = write_own(tmp_path / "e.jsonl", ([text], "47110815"), ([f"Before.\n\n{text}"], "47110815"))
+    name = evaluate(suite, config)["corpus"]
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(f"pipelines.operate.{step}", raising(KeyboardInterrupt()))
+        forget_aaa(config)
+    evaluate(replace(suite, control="answer-removed"), config)  # in the corpus that the journal names
+    other = write_own(tmp_path / "f.jsonl", ([text], "47110815"))
+    names = sorted({name, evaluate(other, config)["corpus"]})
+    done = forget_aaa(config)
+    assert (done["evaluated"], done["found"]) == (names, [])
+    for one in (suite, other):
+        evaluate(one, config)
+    assert list(find_texts(store, [CANARY]))
+    again = forget_aaa(config)
+    assert (again["documents_count"], again["evaluated"], again["found"]) == (0, names, [])
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ def test_a_text_is_found_whatever_is_around_it(words, before, behind):
 
 
 @given(WORDS)
-def test_a_part_of_a_text_is_not_the_text_and_a_short_one_is_not_looked_for(words):
-    text = " ".join(map(str, range(40)))
-    assert not Shingles([text]).are_in(" ".join([*words, *text.split()[:39]]))
+def test_a_text_is_found_with_passages_cut_out_but_not_by_a_sentence_and_a_short_one_is_not_looked_for(words):
+    text = list(map(str, range(40)))
+    assert Shingles([" ".join(text)]).are_in(" ".join([*text[:5], *words, *text[8:18], *text[21:]]))
+    assert not Shingles([" ".join(text)]).are_in(" ".join([*words, *text[:14]]))
     assert not Shingles(["only a few words"]).are_in("only a few words")
