@@ -221,11 +221,20 @@ def _add_copies(store: Store, journal: ForgetJournal, canaries: Sequence[str] = 
     if not made:
         return
     hashes = set(journal["erased"][mine.name]["content_hashes"])
-    others = [documents.read(one.name, ["content_hash"]) for one in (mine, *corpora) if one not in made]
+    origins = {corpus.name: _origins(corpus) for corpus in made}
+    named = one_of("content_hash", {text for of in origins.values() for texts in of.values() for text in texts})
+    others = [documents.read(one.name, ["content_hash"], named) for one in (mine, *corpora) if one not in made]
     stays = {text for table in others for text in table["content_hash"].to_pylist()} - hashes
     shingles = Shingles(text for _, text in document_texts(mine, hashes))
+
+    def is_copy(text: str) -> bool:
+        return any(passage in text for passage in passages) or shingles.are_in(text)
+
     for corpus in made:
-        copies = _copies(corpus, hashes, stays, lambda text: any(p in text for p in passages) or shingles.are_in(text))
+        of = origins[corpus.name]
+        left = {doc_id for doc_id, texts in of.items() if texts <= stays}
+        copied = {doc_id for doc_id, texts in of.items() if not hashes.isdisjoint(texts)}
+        copies = _copies(corpus, hashes, copied, left, is_copy)
         if copies.num_rows:
             new = _choose(corpus, copies)
             known = journal["erased"].setdefault(corpus.name, new)
@@ -302,21 +311,33 @@ def _matching(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> pa.Table:
     return _of_documents(table, pa.array(mask, pa.bool_()))
 
 
-def _copies(corpus: Corpus, hashes: set[str], stays: set[str], is_copy: Callable[[str], bool]) -> pa.Table:
-    """Return all versions of the documents that were made of any of some texts (`Sample.origins`).
-
-    Where the origin is unknown, the text decides. What is known to be made of texts that stay is no copy, however much
-    it has in common with one.
-    """
-    table, origins = _versions(corpus), defaultdict[str, set[str]](set)
+def _origins(corpus: Corpus) -> dict[str, set[str]]:
+    """Return the content hashes of the texts that the documents of an evaluation were made of (`Sample.origins`)."""
+    origins = defaultdict[str, set[str]](set)
     for name in ("documents", "sources"):
         for row in Table(corpus.store, name).read(corpus.name, ["doc_id", "source_stamp"]).to_pylist():
             origins[row["doc_id"]].update(row["source_stamp"].split())
+    return {doc_id: texts for doc_id, texts in origins.items() if texts}
+
+
+def _copies(
+    corpus: Corpus, hashes: set[str], copied: set[str], left: set[str], is_copy: Callable[[str], bool]
+) -> pa.Table:
+    """Return all versions of the documents that were made of texts that go.
+
+    Args:
+        corpus: of an evaluation.
+        hashes: the texts that go.
+        copied: documents that are known to be made of them.
+        left: documents that are known to be made of texts that stay alone: no copies, however much they have in common
+            with one.
+        is_copy: decides by the text where neither is known.
+    """
+    table = _versions(corpus)
     rows = list(zip(table["doc_id"].to_pylist(), table["content_hash"].to_pylist(), strict=True))
-    unknown = [text for doc_id, text in rows if not origins[doc_id] or not origins[doc_id] <= stays]
+    unknown = [text for doc_id, text in rows if doc_id not in left]
     copies = hashes.union(text for text, words in document_texts(corpus, unknown) if is_copy(words))
-    mask = [text in copies or not hashes.isdisjoint(origins[doc_id]) for doc_id, text in rows]
-    return _of_documents(table, pa.array(mask, pa.bool_()))
+    return _of_documents(table, pa.array([text in copies or doc_id in copied for doc_id, text in rows], pa.bool_()))
 
 
 def _versions(corpus: Corpus) -> pa.Table:

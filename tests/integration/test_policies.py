@@ -301,7 +301,7 @@ def test_the_commands_show_promote_and_roll_back(tmp_path, base, cache, readings
     assert not compared["promoted"] and (compared["candidate"], compared["incumbent"]) == (bad, good)
     assert command("rollback", *at).output == f"{bad} is promoted again\n"
     assert "its base model is used" in command("rollback", own.name, *at).output
-    assert "There are promoted versions of: none" in str(command("rollback", *at).exception)
+    assert "no version of any model is promoted" in str(command("rollback", *at).exception)
     assert "options go after" in str(command(*at, "show", good).exception)
     text = " ".join(command("list", *at).output.split())
     assert "refused" in text and "+100.0%" in text and "-100.0%" in text
