@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any, TypedDict, cast
 
 from infra.cluster.board import Attempt, Board, Counters
@@ -66,6 +67,9 @@ class PassSpec:
     run_id: str
     reader: ReaderSpec
     config: Config
+    not_before: datetime = field(default_factory=now)
+    """Earliest time of an answer. It is later than all answers that are there: those of a clock that was ahead would
+    else hide the new ones."""
 
 
 _log = logging.getLogger("memagent.pool")
@@ -289,7 +293,7 @@ class ReadingWorker:
             "policy_id": reader.policy.policy_id,
             "config_hash": reader.config_hash,
             "run_id": self._spec.run_id,
-            "answered_at": now(),
+            "answered_at": max(now(), self._spec.not_before),
         }
         return cast(AnswerRow, row)
 

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 from urllib.parse import unquote
 
@@ -319,6 +319,16 @@ class Table:
     def fingerprint(self, corpus: str) -> str:
         """Return a hash of the corpus's files: it changes whenever the rows do."""
         return stable_hash(sorted(self.files(corpus)["path"].to_pylist()))
+
+    def latest(self, corpus: str, column: str) -> datetime | None:
+        """Return the latest time in a column of a corpus, from the log alone; None: no file tells."""
+        delta = self._open()
+        files = None if delta is None else pa.table(delta.get_add_actions(flatten=True))
+        if files is None or f"max.{column}" not in files.column_names:
+            return None
+        times = files.filter(pc.equal(files["partition.corpus"], corpus))[f"max.{column}"]
+        found: datetime | None = pc.max(times).as_py()
+        return found and found.replace(tzinfo=UTC)
 
     def count(self, corpus: str) -> int:
         """Return how many rows the files of a corpus have, from the log alone."""

@@ -9,7 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Protocol, Self, cast
 
@@ -120,7 +121,11 @@ def read(
 
 def _work(reading: ReadingPass, board: Board) -> EngineWork[Block, BlockResult]:
     config, engine = reading.config, reading.engine
+    newest = Table(reading.corpus.store, "answers").latest(reading.corpus.name, "answered_at")
     spec = PassSpec(reading.corpus, reading.run_id, reading.reader, config)
+    if newest is not None and newest >= spec.not_before:
+        _log.warning("an answer is dated %s, in the future: new ones are dated after it; look at the clocks", newest)
+        spec = replace(spec, not_before=newest + timedelta(microseconds=1))
     if engine is None:
         return EngineWork(partial(ReadingWorker, spec=spec), config.pool, board)
     make = partial(ReadingWorker, spec=spec, engine=engine.engine)

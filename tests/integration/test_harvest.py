@@ -488,3 +488,15 @@ def test_feedback_that_cannot_be_read_says_where_and_why(store, tmp_path, name, 
         take_feedback(store, path)
     assert str(path) in str(error.value)
     assert not Table(store, "feedback").read().num_rows
+
+
+def test_answers_are_newer_than_those_of_a_clock_that_was_ahead(store, corpus, config, monkeypatch, caplog):
+    ahead = now() + timedelta(days=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("infra.cluster.reading_worker.now", lambda: ahead)
+        ask("c", [asks("a")], config)
+    again = config.model_copy(update={"reading": {"segment_tokens": 500}})
+    second = ask("c", [asks("a")], again, reread=True)
+    assert second["readings"]["read_now"] == 1 and "look at the clocks" in caplog.text
+    (shown,) = answer_table(config, "c")
+    assert shown["run_id"] == second["run_id"] and ahead < shown["answered_at"] < ahead + timedelta(seconds=1)
