@@ -141,7 +141,9 @@ def _parsed(data: bytes, corpus: Corpus) -> CorpusRecord:
     try:
         known: CorpusRecord = json.loads(data)
         whole = all(isinstance(known.get(name, shape()), shape) for name, shape in shapes.items())
-    except (ValueError, AttributeError):
+        for question in known.get("questions", ()):
+            Question(**question)
+    except (ValueError, AttributeError, TypeError):
         whole = False
     if not whole:
         file = f"corpora/{corpus.name}.json"

@@ -161,7 +161,8 @@ def evaluation_summary(console: Console, summary: Mapping[str, Any]) -> None:
     if "paired" in summary:
         console.print(Text(_compared(summary["paired"], summary["against"]["policy_id"])))
     run_id = summary["run_id"]
-    console.print(Text(f"report: memagent scores --run {run_id} -o report.html; readings: memagent report {run_id}"))
+    report = summary.get("report") or f"memagent scores --run {run_id} -o report.html"
+    console.print(Text(f"report: {report}; readings: memagent report {run_id}"), soft_wrap=True)
 
 
 def scores_table(run: "Evaluation") -> Table:

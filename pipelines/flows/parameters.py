@@ -39,6 +39,8 @@ def settings_for(config: str | None, sets: Sequence[str] | None, store: str | No
     Raises ConfigError: a parameter sets a reserved key, a key is unknown or wrong, or the store cannot be reached.
     """
     check(config, sets)
+    if any(item.partition("=")[0].strip() == "store" for item in sets or ()):
+        raise ConfigError("parameter sets: the store is a parameter of its own: give it as `store`")
     settings = load_config(config, list(sets or ()), store=store)
     Store(settings.store).check_reachable()
     return settings

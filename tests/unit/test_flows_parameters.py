@@ -101,3 +101,9 @@ def test_an_engine_of_another_package_is_the_operators_choice(tmp_path, monkeypa
     file.write_text("[engine]\nkind = 'hosted'\noptions = {address = 'https://own.example'}\n")
     monkeypatch.setenv("MEMAGENT_CONFIG_FILE", str(file))
     assert settings_for(None, ["engine.kind=hosted"], None).engine.options == {"address": "https://own.example"}
+
+
+@pytest.mark.parametrize("item", ["store=/tmp/other", " store = '/tmp/other'"])
+def test_the_store_is_a_parameter_of_its_own(item, tmp_path):
+    with pytest.raises(ConfigError, match="give it as `store`"):
+        settings_for(None, [item], str(tmp_path))

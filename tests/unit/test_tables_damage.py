@@ -166,7 +166,13 @@ def test_a_half_heartbeat_is_of_a_dead_run_and_half_claims_are_none(tmp_path, te
         assert is_alive(store, "mine")
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"forgotten": "h1"}', b'{"tags": []}', b'{"sources": 5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"[]", b'{"forgotten": "h1"}', b'{"tags": []}', b'{"sources": 5}'),
+        *(b'{"questions": [5]}', b'{"questions": [{"question_id": "q"}]}'),
+    ],
+)
 def test_damaged_settings_of_a_corpus_are_said_and_not_overwritten(tmp_path, text):
     corpus = Corpus(Store(str(tmp_path)), "c")
     corpus.store.write_bytes(text, "corpora", "c.json")
