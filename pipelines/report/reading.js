@@ -76,7 +76,7 @@ const drawAnswer = (row, detail) => {
     row.gold !== null && el("p", { class: "gold" }, verdict(row), " · gold answer: ", said(goldText(row))),
     detail?.timeline?.cut && el("p", { class: "warn" }, CUT[detail.timeline.cut]),
     warnings(row).length > 0 && el("p", { class: "warn" }, said(warnings(row).join("; "))),
-    el("p", { class: "chips" }, el("span", { class: "chip " + row.state }, STATES[row.state]), " ", row.level && el("span", { class: "chip" }, `confidence ${row.level}`), " ", el("span", { class: "sub" }, plural(row.segments || 0, "part"),
+    el("p", { class: "chips" }, el("span", { class: "chip " + row.state }, STATES[row.state]), " ", row.level && !corrected(row) && el("span", { class: "chip" }, `confidence ${row.level}`), " ", el("span", { class: "sub" }, plural(row.segments || 0, "part"),
       detail && [" · ", plural(detail.origin.conversations || 0, "call of the model", "calls of the model"), " · ", plural(detail.origin.prompt_tokens, "token"), " read",
         detail.origin.prompt_tokens ? `, ${Math.round((100 * detail.origin.cached_tokens) / detail.origin.prompt_tokens)}% from cache` : ""])));
 };
