@@ -2,9 +2,12 @@
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from errno import ENOENT
 from typing import Any, TypedDict
 from urllib.parse import unquote
 
@@ -70,6 +73,12 @@ _reopened = retry(
 """Open the table again where entries of its log, which a checkpoint replaces, were deleted in that moment."""
 
 
+_CUT = re.compile(r"Requested range was invalid|Range Not Satisfiable|InvalidRange|Object at location .* not found")
+"""What object stores say of a file that is shorter than its log says, or gone."""
+_OTHERS = re.compile(r"Object Store error|os error|Resources exhausted")
+"""Of errors that deltalake has while it reads or writes a file, and that are not the file's."""
+
+
 def open_delta(address: str, options: dict[str, str]) -> DeltaTable:
     """Open the newest version of a Delta table.
 
@@ -132,25 +141,22 @@ class Table:
             return False
         if {field.name for field in delta.schema().fields} != set(self.schema.names):
             delta = self._create()
-        adds = [
-            AddAction(
-                file["path"],
-                file["size"],
-                {"corpus": corpus},
-                int(time.time() * 1000),
-                data_change=True,
-                stats=file["stats"],
-            )
-            for file in files
-        ]
         delta.create_write_transaction(
-            adds,
+            [_add(file, corpus) for file in files],
             "append",
             delta.schema(),
             ["corpus"],
             commit_properties=CommitProperties(app_transactions=[Transaction(writer, number)]),
         )
         return True
+
+    @_contended
+    def commit_again(self, files: Sequence[DataFile]) -> None:
+        """Correct what the log says of files that the table has: of several entries for a path, the last one counts."""
+        delta = self._open()
+        if delta is not None:
+            adds = [_add(file, path_corpus(file["path"]), new=False) for file in files]
+            delta.create_write_transaction(adds, "append", delta.schema(), ["corpus"])
 
     def insert_new(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> int:
         """Insert the rows with new keys, safe beside other writers; return their number."""
@@ -168,21 +174,23 @@ class Table:
         """
         delta = self._open()
         mine = ds.field("corpus") == corpus
-        rows = self.schema.empty_table() if delta is None else self._dataset(delta).to_table(filter=mine)
+        with self._readable():
+            rows = self.schema.empty_table() if delta is None else self._dataset(delta).to_table(filter=mine)
         changed = self._table(decide(rows))
         if delta is not None:
             self._merge_into(delta, changed, update=True)
 
     @_contended
     def delete(self, corpus: str, **where: Iterable[str]) -> None:
-        """Delete the rows of a corpus in which every named column has one of the given values."""
+        """Delete the rows of a corpus in which every named column has one of some values. Raises as `read`."""
         delta = self._open()
         chosen = {name: sorted(set(values)) for name, values in where.items()}
         if delta is None or not all(chosen.values()):
             return
         terms = [f"corpus = {_literal(corpus)}"]
         terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
-        delta.delete(" AND ".join(terms))
+        with self._readable():
+            delta.delete(" AND ".join(terms))
 
     def compact(self, corpus: str) -> int:
         """Compact the small files of a corpus if there are many; return the number of replaced files.
@@ -211,7 +219,8 @@ class Table:
         if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // FULL:
             options = {"partition_filters": [("corpus", "=", corpus)], "target_size": FULL, "writer_properties": FILES}
             sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
-            done = _sorted(delta, options) if sort else delta.optimize.compact(**options)
+            with self._readable():
+                done = _sorted(delta, options) if sort else delta.optimize.compact(**options)
             replaced = int(done["numFilesRemoved"])
         self.drop_versions(retention)
         return replaced
@@ -245,14 +254,16 @@ class Table:
 
     def files(self, corpus: str) -> pa.Table:
         """Return path, size_bytes and num_records of the files of a corpus, from the log."""
+        files = self.entries()
+        return files.filter(pc.equal(files["partition.corpus"], corpus)).select(["path", "size_bytes", "num_records"])
+
+    def entries(self) -> pa.Table:
+        """Return what the log says of all files: path, size_bytes, num_records, partition.corpus, min and max."""
         delta = self._open()
-        names = ["path", "size_bytes", "num_records"]
-        if delta is None:
-            return pa.table(
-                {"path": pa.array([], pa.string())} | {name: pa.array([], pa.int64()) for name in names[1:]}
-            )
-        files = pa.table(delta.get_add_actions(flatten=True))
-        return files.filter(pc.equal(files["partition.corpus"], corpus)).select(names)
+        if delta is not None:
+            return pa.table(delta.get_add_actions(flatten=True))
+        text, number = pa.array([], pa.string()), pa.array([], pa.int64())
+        return pa.table({"path": text, "size_bytes": number, "num_records": number, "partition.corpus": text})
 
     @_contended
     def _compact(self, corpus: str) -> int:
@@ -273,6 +284,8 @@ class Table:
         """Return the current rows, one that was written twice once; a missing table is empty.
 
         `filters` is an expression of pyarrow.compute; by default rows of all corpora with all columns are returned.
+
+        Raises MemagentError: the log or a file is damaged, or a file is gone.
         """
         names = columns or self.schema.names
         delta = self._open()
@@ -283,10 +296,11 @@ class Table:
         needed = list(dict.fromkeys([*names, *key, first_by])) if first_by else names
         dataset = self._dataset(delta)
         mine = EVERY if corpus is None else ds.field("corpus") == corpus
-        try:
-            table = dataset.to_table(columns=needed, filter=mine if filters is None else mine & filters)
-        except pa.ArrowNotImplementedError:
-            table = self._filtered(dataset, needed, mine, filters)
+        with self._readable():
+            try:
+                table = dataset.to_table(columns=needed, filter=mine if filters is None else mine & filters)
+            except pa.ArrowNotImplementedError:
+                table = self._filtered(dataset, needed, mine, filters)
         if first_by:
             table = first_of_each(table, key, [(first_by, "ascending")])
         return table.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
@@ -306,15 +320,16 @@ class Table:
 
     def corpora(self) -> list[str]:
         """Return the corpora that have rows, from the log."""
-        delta = self._open()
-        files = None if delta is None else pa.table(delta.get_add_actions(flatten=True))
-        return [] if files is None else sorted(files["partition.corpus"].unique().to_pylist())
+        return sorted(self.entries()["partition.corpus"].unique().to_pylist())
 
     def fragments(self, corpus: str, filters: Any = EVERY) -> Iterator[Any]:
-        """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order."""
+        """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order. Raises as `read`."""
         delta = self._open()
         if delta is not None:
-            yield from self._dataset(delta).get_fragments(filter=(ds.field("corpus") == corpus) & filters)
+            for fragment in self._dataset(delta).get_fragments(filter=(ds.field("corpus") == corpus) & filters):
+                with self._readable():
+                    fragment.ensure_complete_metadata()  # the reader of the rows needs it, too
+                yield fragment
 
     def fingerprint(self, corpus: str) -> str:
         """Return a hash of the corpus's files: it changes whenever the rows do."""
@@ -386,10 +401,28 @@ class Table:
             said = str(error).partition("\n")[0]  # a backtrace may follow
             if not said.startswith("Kernel error") or "object store" in said or "File not found" in said:
                 raise
-            raise MemagentError(
-                f"the log of table {self.name} in {self._store.url} is damaged ({said}): memagent check CORPUS "
-                "names the files, and --repair mends what it can"
-            ) from error
+            raise self._damaged("the log", said) from error
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raise MemagentError where a Parquet file is damaged or gone; errors of a server and of a disk propagate."""
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError, DeltaError) as error:
+            said = str(error)
+            if isinstance(error, DeltaError):
+                damaged = "Parquet" in said and bool(_CUT.search(said) or not _OTHERS.search(said))
+            else:  # an OSError of Arrow's decoders has no number
+                damaged = getattr(error, "errno", None) in (None, ENOENT) and "AWS Error" not in said
+            if not damaged:
+                raise
+            raise self._damaged("a file", said.partition("\n")[0]) from error
+
+    def _damaged(self, what: str, said: str) -> MemagentError:
+        return MemagentError(
+            f"{what} of table {self.name} in {self._store.url} is damaged ({said}): memagent check CORPUS "
+            "names the files, and --repair mends what it can"
+        )
 
     @_contended
     def _write(self, table: pa.Table) -> None:
@@ -427,7 +460,8 @@ class Table:
         merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t", merge_schema=True)
         if update:
             merger = merger.when_matched_update_all()
-        done = merger.when_not_matched_insert_all().execute()
+        with self._readable():
+            done = merger.when_not_matched_insert_all().execute()
         return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])
 
 
@@ -448,6 +482,16 @@ def _sorted(delta: DeltaTable, options: dict[str, Any]) -> dict[str, Any]:
                 raise
             delta.update_incremental()
     raise AssertionError("the last attempt returns or raises")
+
+
+def path_corpus(path: str) -> str:
+    """Return the corpus of a data file by its path in the table, which begins with ``corpus=NAME/``."""
+    return path.partition("/")[0].removeprefix("corpus=")
+
+
+def _add(file: DataFile, corpus: str, *, new: bool = True) -> AddAction:
+    """Return the entry of a file for a table's log; `new`: its rows are."""
+    return AddAction(file["path"], file["size"], {"corpus": corpus}, int(time.time() * 1000), new, file["stats"])
 
 
 def _literal(text: str) -> str:

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from infra.store.delta import Table
 from infra.store.location import Store
 from infra.store.schemas import QUARANTINE, now
+from memagent.errors import MemagentError
 
 
 def _row(item: str, detail: str = "", corpus: str = "c") -> dict[str, Any]:
@@ -210,6 +212,45 @@ def _overtaken(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, between: 
 
     monkeypatch.setattr(owner, name, late)
     return results
+
+
+@pytest.mark.parametrize("harm", ["cut", "garbage", "gone"])
+def test_a_damaged_file_ends_no_work_without_naming_the_repair(store: Store, harm: str) -> None:
+    table = Table(store, "quarantine")
+    table.append([_row(f"{i}", "x" * 50) for i in range(200)])
+    (file,) = store.list("quarantine")
+    data = store.fs.cat_file(file)
+    store.delete(file)
+    if harm != "gone":
+        store.write_bytes(data[:500] if harm == "cut" else b"PAR1 was a table PAR1", file.removeprefix(store.path("")))
+    uses: list[Callable[[], Any]] = [
+        lambda: table.read("c"),
+        lambda: table.read("c", filters=pc.field("item") == "3"),
+        lambda: list(table.fragments("c")),
+        lambda: table.delete("c", item=["3"]),
+        lambda: table.upsert([_row("3")]),
+        lambda: table.revise("c", lambda rows: rows.to_pylist()),
+    ]
+    for use in uses:
+        with pytest.raises(MemagentError, match=r"a file of table quarantine in .* memagent check CORPUS .* --repair"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("When reading 'part': AWS Error NETWORK_CONNECTION during GetObject operation"),
+        OSError(28, "No space left on device"),
+        DeltaError("Parquet error: Failed to fetch metadata: Object Store error: Generic S3 error: timed out"),
+        DeltaError("Parquet error: Z-order failed: Resources exhausted: with top memory consumers"),
+        CommitFailedError("a conflict"),
+    ],
+    ids=["server", "disk", "server of deltalake", "memory", "conflict"],
+)
+def test_an_error_that_is_not_the_files_stays_what_it_is(store: Store, error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, Table(store, "quarantine")._readable():
+        raise error
+    assert raised.value is error
 
 
 def test_what_cannot_be_compacted_stays_as_it_is(
