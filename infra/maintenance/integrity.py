@@ -5,18 +5,23 @@ A file that cannot be read is never deleted: it goes to ``damaged/``, under the 
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from tempfile import TemporaryDirectory
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from infra.store.buckets import groups_of
-from infra.store.delta import Table
+from infra.store.data_files import stored_file
+from infra.store.delta import CLUSTERED, Table, path_corpus
 from infra.store.location import Corpus, Store
+from memagent.errors import MemagentError
 
 Part = Literal["tables", "texts", "sources", "forgettings", "segments", "turn log", "answers", "policies"]
 _FOLDER = "damaged"
@@ -85,6 +90,17 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _EMPTY = b'{"commitInfo":{"operation":"memagent check --repair"}}'
 """A commit that changes nothing."""
+_ACTIONS: Mapping[str, Mapping[str, type]] = {
+    "add": {"path": str, "partitionValues": dict, "size": int, "modificationTime": int, "dataChange": bool},
+    "remove": {"path": str, "dataChange": bool},
+    "metaData": {"id": str, "format": dict, "schemaString": str, "partitionColumns": list, "configuration": dict},
+    "protocol": {"minReaderVersion": int, "minWriterVersion": int},
+    "txn": {"appId": str, "version": int},
+    "commitInfo": {},
+}
+"""The actions of a commit that this store's tables have, with the fields that the Delta protocol requires."""
+_START = re.compile(r'\{"(\w+)":\{(?:"path":"([\w=./%-]+\.parquet)")?(?!.*[^\\]"path":")')
+"""An action's kind and path in a line that has no other path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +109,20 @@ class LogDamage:
 
     table: str
     commits: dict[int, str]
-    """Versions whose commit is damaged or gone, and why: a repair replaces it by one that changes nothing."""
+    """Versions whose commit is damaged or gone, and why; by default a repair replaces it by one without changes."""
     checkpoints: dict[str, str]
     """Files of checkpoints, and why they are of no use: the log has all without them."""
     lost: str
     """What the log can no longer say, which nothing mends; empty: all of it is there, or is mended."""
+    mended: dict[int, bytes] = field(default_factory=dict)
+    """What replaces those damaged commits of which enough is left."""
 
 
 def log_damage(store: Store, name: str) -> LogDamage:
-    """Compare a table's log with what the Delta protocol asks of it; nothing opens the table for it.
+    """Compare a table's log with what the Delta protocol asks of it, and open the table if nothing is wrong.
 
-    An opened table does not tell: deltalake takes an empty commit for one without changes, and a folder without a log
-    for no table.
+    An opened table does not tell all: deltalake takes an empty commit for one without changes, and a folder without a
+    log for no table.
     """
     files = {path.rsplit("/", 1)[-1]: path for path in store.list(name, _LOG, suffix="")}
     commits = {int(found[1]): path for file, path in files.items() if (found := _COMMIT.fullmatch(file))}
@@ -128,7 +146,14 @@ def log_damage(store: Store, name: str) -> LogDamage:
         for version in range(first, newest + 1)
         if (reason := _broken(store.fs.cat_file(commits[version])) if version in commits else "it is gone")
     }
-    return LogDamage(name, broken, bad, "")
+    there = [version for version in broken if version in commits]
+    mended = {each: made for each in there if (made := _mended(store, name, store.fs.cat_file(commits[each])))}
+    if not broken and not bad:
+        try:
+            Table(store, name).version()
+        except MemagentError as error:
+            return LogDamage(name, {}, {}, str(error).partition(": memagent check")[0])
+    return LogDamage(name, broken, bad, "", mended)
 
 
 def commit_path(store: Store, name: str, version: int) -> str:
@@ -137,16 +162,17 @@ def commit_path(store: Store, name: str, version: int) -> str:
 
 
 def mend_log(store: Store, damage: LogDamage) -> None:
-    """Set damaged files of a log aside, and put commits that change nothing in the places of damaged ones.
+    """Set damaged files of a log aside; put mended commits in the places of damaged ones, or commits without changes.
 
-    The data files that a damaged commit has added are no longer of the table; they stay until `optimize` deletes them.
+    The data files that a lost commit has added are no longer of the table; they stay until `optimize` deletes them.
     """
     for path in damage.checkpoints:
         set_aside(store, path)
     for version in damage.commits:
         path = commit_path(store, damage.table, version)
         set_aside(store, path)
-        store.write_bytes(_EMPTY if version else _first_commit(damage.table), path.removeprefix(store.path("")))
+        commit = damage.mended.get(version) or (_EMPTY if version else _first_commit(damage.table))
+        store.write_bytes(commit, path.removeprefix(store.path("")))
 
 
 def _first_commit(name: str) -> bytes:
@@ -167,17 +193,103 @@ def _version_of(hint: bytes) -> int | None:
 def _broken(commit: bytes) -> str:
     """Return why a commit is none; empty: it is one."""
     try:
-        actions = [json.loads(line) for line in commit.decode().splitlines()]
+        actions = [json.loads(line) for line in commit.splitlines()]  # a text's own breaks of lines are none
     except ValueError:
         return "it is cut off or overwritten"
-    return "" if actions and all(isinstance(action, dict) for action in actions) else "it is empty"
+    odd = next((number for number, action in enumerate(actions, 1) if not _is_action(action)), 0)
+    return f"its line {odd} is no action of the Delta protocol" if odd else "" if actions else "it is empty"
 
 
-def table_paths(corpus: Corpus, name: str) -> Iterator[list[str]]:
-    """Yield the paths of a table's files that a corpus has, in groups of some megabytes."""
-    files = Table(corpus.store, name).files(corpus.name)
-    paths = (corpus.store.path(name, path) for path in files["path"].to_pylist())
-    yield from groups_of(zip(paths, files["size_bytes"].to_pylist(), strict=True), _GROUP_BYTES)
+def _is_action(action: Any) -> bool:
+    """Whether a line of a commit has what the Delta protocol requires of it."""
+    kind, fields = next(iter(action.items()), ("", None)) if isinstance(action, dict) else ("", None)
+    if not isinstance(fields, dict) or kind not in _ACTIONS:
+        return False
+    if not all(isinstance(fields.get(name), type_) for name, type_ in _ACTIONS[kind].items()):
+        return False
+    if kind == "metaData":
+        try:
+            columns = [column.name for column in Schema.from_json(fields["schemaString"]).fields]
+        except ValueError:
+            return False
+        read = fields["format"], fields["partitionColumns"]
+        return read == ({"provider": "parquet", "options": {}}, ["corpus"]) and "corpus" in columns
+    return kind != "add" or [*fields["partitionValues"]] == ["corpus"]
+
+
+def _mended(store: Store, name: str, commit: bytes) -> bytes:
+    """Return a commit with its damaged actions made again, from the data files; empty: too little of it is left."""
+    try:
+        actions = [_remade(store, name, _parsed(line)) for line in commit.splitlines()]
+    except ValueError:
+        return b""
+    return b"\n".join(json.dumps(action).encode() for action in actions)
+
+
+def _parsed(line: bytes) -> Any:
+    """Return the action of a line; of one that is no JSON by a letter its kind and path. Raises ValueError: no line."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        text = line.decode(errors="replace")
+        strange = sum(not letter.isprintable() for letter in text)
+        if not (found := _START.match(text)) or strange > 1 or not text.endswith("}"):
+            raise  # it is cut off, overwritten, or several lines in one
+        return {found[1]: {"path": found[2]} if found[2] else {}}
+
+
+def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
+    """Return an action, a damaged one made again. Raises ValueError: too little of it is left."""
+    if _is_action(action):
+        return dict(action)
+    kind, given = next(iter(action.items()), ("", None)) if isinstance(action, dict) else ("", None)
+    if not isinstance(given, dict):
+        raise ValueError("no action")
+    kind = _nearest(kind, _ACTIONS)
+    fields = {_nearest(key, _ACTIONS.get(kind, ())): value for key, value in given.items()}
+    if kind in ("metaData", "protocol"):
+        return next(made for made in map(json.loads, _first_commit(name).splitlines()) if kind in made)
+    if kind == "add" and isinstance(path := fields.get("path"), str):
+        bad = unreadable(store, store.path(name, unquote(path)))  # then it was removed later, or is dropped next
+        file: Mapping[str, Any] = {"size": 0, "stats": None} if bad else stored_file(store, name, path)
+        fields = {"path": path, "partitionValues": {"corpus": path_corpus(path)}, "modificationTime": 0}
+        return {kind: fields | {"size": file["size"], "stats": file["stats"], "dataChange": True}}
+    made = {kind: fields | {"dataChange": True} if kind == "remove" else fields}
+    if not _is_action(made):
+        raise ValueError("too little is left")
+    return made
+
+
+def _nearest(key: str, names: Collection[str]) -> str:
+    """Return the name that a key was before a letter of it changed; the key: there is none."""
+    return key if key in names else next(iter(get_close_matches(key, names, 1)), key)
+
+
+def misstated(store: Store, name: str, entry: Mapping[str, Any]) -> str:
+    """Return what the log says wrongly of a whole data file (`infra.store.delta.Table.entries`); empty: nothing."""
+    path = store.path(name, unquote(entry["path"]))
+    footer = pq.read_metadata(path, filesystem=store.arrow)
+    stated = {
+        "corpus": (entry["partition.corpus"], path_corpus(entry["path"])),
+        "bytes": (entry["size_bytes"], store.size(path)),
+        "rows": (entry["num_records"], footer.num_rows),
+    }
+    wrong = [f"{what} {said} instead of {there}" for what, (said, there) in stated.items() if said != there]
+    low, high = entry.get(f"min.{CLUSTERED}"), entry.get(f"max.{CLUSTERED}")
+    if low is not None and high is not None and CLUSTERED in footer.schema.names:  # a read by bucket trusts the range
+        hashes = store.read_part(name, unquote(entry["path"]), columns=[CLUSTERED])[CLUSTERED].cast(pa.string())
+        if any(not low <= each <= high for each in pc.min_max(hashes).as_py().values() if each is not None):
+            wrong.append(f"{CLUSTERED} {low} to {high}, and others are there")
+    return f"the log says of it: {', '.join(wrong)}" if wrong else ""
+
+
+def table_entries(corpus: Corpus, name: str) -> Iterator[list[dict[str, Any]]]:
+    """Yield what the log says of a table's files that a corpus has, by log or path, in groups of some megabytes."""
+    names = ["path", "size_bytes", "num_records", "partition.corpus", f"min.{CLUSTERED}", f"max.{CLUSTERED}"]
+    entries = Table(corpus.store, name).entries()
+    rows = entries.select([column for column in names if column in entries.column_names]).to_pylist()
+    mine = (row for row in rows if corpus.name in (row["partition.corpus"], path_corpus(row["path"])))
+    yield from groups_of(((row, row["size_bytes"]) for row in mine), _GROUP_BYTES)
 
 
 def set_aside(store: Store, path: str) -> None:

@@ -9,12 +9,13 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store.delta import CLUSTERED, DataFile, Table
-from infra.store.location import Corpus
+from infra.store.location import Corpus, Store
 from infra.store.schemas import TABLES
 
 _ROW_GROUP = 2_000
@@ -36,6 +37,17 @@ def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]
     path = f"corpus={corpus.name}/{file[:2]}/{file}.parquet"
     full = corpus.store.write_part(table, name, path, row_group_size=_ROW_GROUP)
     return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": json.dumps(_stats(table))}
+
+
+def stored_file(store: Store, name: str, path: str) -> DataFile:
+    """Return what the log of a table must say of a data file, by the file alone; `path` is as the log has it.
+
+    Raises OSError, pyarrow.ArrowException: it cannot be read.
+    """
+    table, schema = store.read_part(name, unquote(path)), TABLES[name].schema
+    fields = pa.schema([schema.field(column) for column in table.column_names if column in schema.names])
+    stats, size = _stats(table.select(fields.names).cast(fields)), store.size(store.path(name, unquote(path)))
+    return {"path": path, "size": size, "rows": table.num_rows, "stats": json.dumps(stats)}
 
 
 def _stats(table: pa.Table) -> dict[str, object]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TypedDict
+from typing import Any, TypedDict
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,14 +25,16 @@ from infra.maintenance.integrity import (
     drop_files,
     log_damage,
     mend_log,
+    misstated,
     set_aside,
-    table_paths,
+    table_entries,
     unreadable,
 )
 from infra.models import changed_files, check_folder, folder_hash
 from infra.store.buckets import FEW, Bucket, buckets
 from infra.store.claims import alone
 from infra.store.corpora import check_known
+from infra.store.data_files import stored_file
 from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, current_documents, current_sources, document_texts, documents_count
 from infra.store.location import Corpus, Store
@@ -46,6 +49,8 @@ from memagent.records import Progress, text_hash
 
 NAMED = 1_000
 """Damages that are named one by one; the others are counted."""
+_MENDED = "set aside, and written again from what is left of it and from the data files"
+_LOST = "set aside; rows that it added are dropped, and the next ingest and digest rebuild what can be"
 _TABLE = "table {}"
 _LOGS = "logs of the tables"
 _LAST_TABLE = _TABLE.format(list(TABLES)[-1])
@@ -121,7 +126,7 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     parts = buckets(documents_count(corpus))
     small = len(parts) == 1 and documents_count(corpus) <= FEW
     for name in TABLES:
-        groups = [(name, paths) for paths in table_paths(corpus, name)]
+        groups = [(name, entries) for entries in table_entries(corpus, name)]
         yield _TABLE.format(name), run_job(partial(_check_files, work=work), groups, corpus.store, local=small)
     yield "texts", run_job(partial(_check_texts, work=work), parts, corpus.store, local=small)
     yield "sources", [_check_sources(work)]
@@ -142,23 +147,29 @@ def _check_logs(work: _Check) -> _BucketCheck:
             lost = {f"{name}/_delta_log": f"{found.lost}: restore the folder from a backup"}
             damages += _damages("tables", lost, repair="")
             continue
-        commits = {commit_path(store, name, version): reason for version, reason in found.commits.items()}
-        does = "set aside; rows that it added are dropped, and the next ingest and digest rebuild what can be"
-        damages += _damages("tables", _short(store, commits), does)
+        for version, reason in found.commits.items():
+            path = commit_path(store, name, version)
+            damages += _damages("tables", _short(store, {path: reason}), _MENDED if version in found.mended else _LOST)
         damages += _damages("tables", _short(store, found.checkpoints), "set aside; the log has all without it")
         if work.repair:
             mend_log(store, found)
     return {"checked": {"logs": len(TABLES)}, "damages": damages}
 
 
-def _check_files(group: tuple[str, list[str]], work: _Check) -> _BucketCheck:
-    name, paths = group
+def _check_files(group: tuple[str, list[dict[str, Any]]], work: _Check) -> _BucketCheck:
+    """Read a table's files, and compare those that are whole with what the log says of them."""
+    name, entries = group
     store = work.corpus.store
-    bad = {path: reason for path in paths if (reason := unreadable(store, path))}
+    at = {store.path(name, unquote(entry["path"])): entry for entry in entries}
+    bad = {path: reason for path in at if (reason := unreadable(store, path))}
+    wrong = {path: said for path in at if path not in bad and (said := misstated(store, name, at[path]))}
     if bad and work.repair:
         drop_files(store, name, bad)
+    if wrong and work.repair:
+        Table(store, name).commit_again([stored_file(store, name, at[path]["path"]) for path in wrong])
     damages = _damages("tables", _short(store, bad), "dropped; the next ingest and digest rebuild it")
-    return {"checked": {"files": len(paths)}, "damages": damages}
+    damages += _damages("tables", _short(store, wrong), "the log is corrected by the file")
+    return {"checked": {"files": len(at)}, "damages": damages}
 
 
 def _check_texts(bucket: Bucket, work: _Check) -> _BucketCheck:

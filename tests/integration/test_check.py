@@ -1,13 +1,16 @@
 """Something of a store was lost or overwritten: a check says what, and after a repair the next night puts it back."""
 
 import io
+import re
 
 import pyarrow.parquet as pq
 import pytest
 
+from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.documents import current_documents
 from infra.store.location import Corpus, Store
+from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import MemagentError
 from pipelines.ask import ask, digest
@@ -123,6 +126,55 @@ def test_an_emptied_commit_of_answers_is_damage_and_the_answers_come_back(archiv
         archive.store.delete(path)
     lost = archive.check(repair=True)
     assert lost["lasting"] == 1 and "backup" in lost["damages"][0]["detail"]
+
+
+MISSTATED = {
+    "corpus": lambda line: line.replace('"partitionValues":{"corpus":"c"}', '"partitionValues":{"corpus":"b"}'),
+    "rows": lambda line: re.sub(r'(numRecords\\": ?)\d+', r"\g<1>0", line),
+    "bytes": lambda line: re.sub(r'"size":\d+', '"size":7', line),
+    "content_hash": lambda line: re.sub(r'(Values\\": ?{[^}]*content_hash\\": ?\\")..', r"\g<1>zz", line),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [("answers", harm) for harm in MISSTATED] + [("documents", "rows"), ("feedback", "corpus"), ("feedback", "bytes")],
+)
+def test_what_the_log_says_wrongly_of_a_file_is_corrected_by_the_file(archive, name, harm):
+    store = archive.store
+    remember(Corpus(store, "c"), sources=[str(archive.folder)])
+    _, asked = archive.night()
+    Table(store, "feedback").append([{"corpus": "c", "reading_id": "r", "verdict": "accepted", "given_at": now()}])
+    expected, rows = archive.answers(asked["run_id"]), {each: sorted_rows(store, each) for each in ("feedback", name)}
+    added = [path for path in store.list(f"{name}/_delta_log", suffix=".json") if b'{"add"' in store.fs.cat_file(path)]
+    before = store.fs.cat_file(added[-1]).decode()
+    after = MISSTATED[harm](before)
+    assert after != before
+    store.write_bytes(after.encode(), added[-1].removeprefix(store.path("")))
+    seen = archive.check()
+    assert seen["found"] == {"tables": after.count('{"add"')} and harm in seen["damages"][0]["detail"]
+    assert archive.check(repair=True)["lasting"] == 0
+    assert {each: sorted_rows(store, each) for each in rows} == rows
+    assert Table(store, name).count("c") == len(rows[name])
+    assert archive.answers(asked["run_id"]) == expected
+    assert archive.check()["found"] == {} and archive.night()[1]["conversations"] == 0
+
+
+def sorted_rows(store, name):
+    return sorted(map(str, Table(store, name).read("c").to_pylist()))
+
+
+@pytest.mark.parametrize("name", ["documents", "answers", "runs"])
+def test_a_file_that_is_cut_off_names_its_cure(archive, name):
+    archive.night()
+    for path in archive.files(name):
+        if path.startswith(archive.store.path(name, "corpus=")):
+            archive.store.write_bytes(archive.store.fs.cat_file(path)[:500], path.removeprefix(archive.store.path("")))
+    with pytest.raises(MemagentError, match=f"a file of table {name} .* memagent check CORPUS"):
+        archive.night(HERON)
+    assert archive.check()["found"] and archive.check(repair=True)["found"]
+    _, again = archive.night()
+    assert again["readings"]["failed"] == 0
 
 
 def test_a_text_that_is_another_one_than_its_hash_says_is_taken_again(archive):

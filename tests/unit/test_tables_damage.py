@@ -79,6 +79,64 @@ def test_a_damaged_commit_is_named_and_a_repair_loses_its_rows_alone(tmp_path, h
     assert "r6" in readings(table)
 
 
+LETTERS = [
+    *(
+        ("type", "tyde"),
+        ("nullable", "nullabme"),
+        ("metaData", "letaData"),
+        ('"provider', '"prnvider'),
+        ('{"add', '{"adc'),
+    ),
+    *(("modificationTime", "modificatiooTime"), ("partitionValues", "partitiooValues"), ('"size', '"siye')),
+    *(
+        ('"dataChange":true', '"dataChange":tsue'),
+        ('"path', '"pbth'),
+        ('{"corpus":', '{"korpus":'),
+        ('":"c"}', '":"c"|'),
+    ),
+    *(("minReaderVersion", "minReadesVersion"), ('"tags":null', '"tags":n\xffll'), ('"size":', '"size":0')),
+]
+
+
+@pytest.mark.parametrize(("was", "is_now"), LETTERS)
+def test_a_commit_with_a_changed_letter_is_written_again_and_nothing_is_lost(tmp_path, was, is_now):
+    table, store = Table(Store(str(tmp_path)), "feedback"), Store(str(tmp_path))
+    for number in range(1, 3):  # the first commit has the columns and a row, as those of `append` do
+        table.append([{"corpus": "c", "reading_id": f"r{number}", "verdict": "accepted", "given_at": now()}])
+    path = next(p for p in (log(tmp_path, commit(1)), log(tmp_path, commit(0))) if was in p.read_text())
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(was.encode(), is_now.encode("latin-1"), 1))
+    damage = log_damage(store, "feedback")
+    assert list(damage.commits) == list(damage.mended) == [int(path.stem)]
+    mend_log(store, damage)
+    assert readings(table) == ["r1", "r2"] and table.count("c") == 2
+    assert log_damage(store, "feedback") == type(damage)("feedback", {}, {}, "")
+    assert store.list("damaged", suffix=path.name)
+
+
+def test_what_is_left_of_several_lines_is_not_guessed(tmp_path):
+    table, store = five_verdicts(tmp_path), Store(str(tmp_path))
+    path = log(tmp_path, commit(2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes(300) + whole[500:])
+    damage = log_damage(store, "feedback")
+    assert list(damage.commits) == [2] and not damage.mended
+    path.write_bytes(whole.replace(b"WRITE", "a\u2028b".encode()))
+    assert not log_damage(store, "feedback").commits, "a text may have the breaks of lines that JSON allows"
+    assert len(readings(table)) == 5
+
+
+def test_a_log_that_looks_whole_and_cannot_be_opened_is_said(tmp_path):
+    table, store = five_verdicts(tmp_path), Store(str(tmp_path))
+    path = log(tmp_path, commit(0))
+    features = b'"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["x"],"writerFeatures":["x"]'
+    path.write_bytes(path.read_bytes().replace(b'"minReaderVersion":1,"minWriterVersion":2', features))
+    damage = log_damage(store, "feedback")
+    assert "log of table feedback" in damage.lost and "memagent" not in damage.lost.partition("is damaged")[2]
+    with pytest.raises(MemagentError):
+        table.read("c")
+
+
 def test_a_commit_that_is_gone_between_others_is_named(tmp_path):
     table = five_verdicts(tmp_path)
     log(tmp_path, commit(2)).unlink()
