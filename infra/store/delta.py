@@ -174,7 +174,7 @@ class Table:
         """
         delta = self._open()
         mine = ds.field("corpus") == corpus
-        with self._readable():
+        with self.readable():
             rows = self.schema.empty_table() if delta is None else self._dataset(delta).to_table(filter=mine)
         changed = self._table(decide(rows))
         if delta is not None:
@@ -189,7 +189,7 @@ class Table:
             return
         terms = [f"corpus = {_literal(corpus)}"]
         terms += [f"{name} IN ({', '.join(map(_literal, values))})" for name, values in chosen.items()]
-        with self._readable():
+        with self.readable():
             delta.delete(" AND ".join(terms))
 
     def compact(self, corpus: str) -> int:
@@ -219,7 +219,7 @@ class Table:
         if len(sizes) > _ENOUGH_FILES + 2 * (pc.sum(sizes).as_py() or 0) // FULL:
             options = {"partition_filters": [("corpus", "=", corpus)], "target_size": FULL, "writer_properties": FILES}
             sort = CLUSTERED in self.schema.names and "text" not in self.schema.names
-            with self._readable():
+            with self.readable():
                 done = _sorted(delta, options) if sort else delta.optimize.compact(**options)
             replaced = int(done["numFilesRemoved"])
         self.drop_versions(retention)
@@ -296,7 +296,7 @@ class Table:
         needed = list(dict.fromkeys([*names, *key, first_by])) if first_by else names
         dataset = self._dataset(delta)
         mine = EVERY if corpus is None else ds.field("corpus") == corpus
-        with self._readable():
+        with self.readable():
             try:
                 table = dataset.to_table(columns=needed, filter=mine if filters is None else mine & filters)
             except pa.ArrowNotImplementedError:
@@ -323,13 +323,13 @@ class Table:
         return sorted(self.entries()["partition.corpus"].unique().to_pylist())
 
     def fragments(self, corpus: str, filters: Any = EVERY) -> Iterator[Any]:
-        """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order. Raises as `read`."""
+        """Yield the Parquet files of a corpus that may have rows that pass a filter, in any order.
+
+        They are to be read within `readable`.
+        """
         delta = self._open()
         if delta is not None:
-            for fragment in self._dataset(delta).get_fragments(filter=(ds.field("corpus") == corpus) & filters):
-                with self._readable():
-                    fragment.ensure_complete_metadata()  # the reader of the rows needs it, too
-                yield fragment
+            yield from self._dataset(delta).get_fragments(filter=(ds.field("corpus") == corpus) & filters)
 
     def fingerprint(self, corpus: str) -> str:
         """Return a hash of the corpus's files: it changes whenever the rows do."""
@@ -337,9 +337,8 @@ class Table:
 
     def latest(self, corpus: str, column: str) -> datetime | None:
         """Return the latest time in a column of a corpus, from the log alone; None: no file tells."""
-        delta = self._open()
-        files = None if delta is None else pa.table(delta.get_add_actions(flatten=True))
-        if files is None or f"max.{column}" not in files.column_names:
+        files = self.entries()
+        if f"max.{column}" not in files.column_names:
             return None
         times = files.filter(pc.equal(files["partition.corpus"], corpus))[f"max.{column}"]
         found: datetime | None = pc.max(times).as_py()
@@ -404,7 +403,7 @@ class Table:
             raise self._damaged("the log", said) from error
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def readable(self) -> Iterator[None]:
         """Raise MemagentError where a Parquet file is damaged or gone; errors of a server and of a disk propagate."""
         try:
             yield
@@ -460,7 +459,7 @@ class Table:
         merger = delta.merge(source, predicate=predicate, source_alias="s", target_alias="t", merge_schema=True)
         if update:
             merger = merger.when_matched_update_all()
-        with self._readable():
+        with self.readable():
             done = merger.when_not_matched_insert_all().execute()
         return int(done["num_target_rows_inserted"]) + int(done["num_target_rows_updated"])
 

@@ -234,12 +234,14 @@ def document_texts(
     """
     wanted = set(content_hashes)
     inside = bucket.contains("content_hash")
-    for fragment in Table(corpus.store, "texts").fragments(corpus.name, inside):
+    table = Table(corpus.store, "texts")
+    for fragment in table.fragments(corpus.name, inside):
         if not wanted:
             return
-        hashes = [
-            name for batch in _batches(fragment, ["content_hash"], inside, 10_000) for name in batch[0].to_pylist()
-        ]
+        with table.readable():
+            hashes = [
+                name for batch in _batches(fragment, ["content_hash"], inside, 10_000) for name in batch[0].to_pylist()
+            ]
         local = wanted.intersection(hashes)
         if not local:
             continue

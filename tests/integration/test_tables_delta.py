@@ -248,7 +248,7 @@ def test_a_damaged_file_ends_no_work_without_naming_the_repair(store: Store, har
     ids=["server", "disk", "server of deltalake", "memory", "conflict"],
 )
 def test_an_error_that_is_not_the_files_stays_what_it_is(store: Store, error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, Table(store, "quarantine")._readable():
+    with pytest.raises(type(error)) as raised, Table(store, "quarantine").readable():
         raise error
     assert raised.value is error
 
