@@ -40,6 +40,14 @@ WAYS: Mapping[str, tuple[int, tuple[str, ...]]] = {
             "memagent.reading.loop.Reading.run",
         ),
     ),
+    "from `memagent train` to the learner that calls the optimizer": (
+        6,
+        (
+            *("pipelines.cli.train._train", "pipelines.training.run.train", "pipelines.training.run._train"),
+            *("pipelines.training.loop.Loop.run", "pipelines.training.loop.Loop._step"),
+            *("infra.learner.group.LearnerGroup.learn", "infra.learner.rank.Learner.learn"),
+        ),
+    ),
     "from the scheduled flow to the pass": (
         6,
         (

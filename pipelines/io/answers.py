@@ -240,6 +240,11 @@ def _concatenated(corpus: Corpus) -> AnsweredDocument:
 
 def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
     hidden, ids = HiddenRuns.of(corpus), question_ids(corpus)
+    order = {question: number for number, question in enumerate(ids)}
+
+    def place(answer: AnswerRow) -> int:
+        return order.get(answer["question"], len(order))  # others come last, oldest first
+
     for bucket in buckets(documents_count(corpus)):
         documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
         by_text: dict[str, list[AnswerRow]] = defaultdict(list)
@@ -247,7 +252,7 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
             by_text[answer["content_hash"]].append(answer)
         reviews, citations = Reviews(corpus, bucket), Citations(corpus, bucket=bucket)
         for document in documents:
-            for answer in by_text[document["content_hash"]]:
+            for answer in sorted(by_text[document["content_hash"]], key=place):
                 yield _given(document, _renamed(answer, ids), citations, reviews.of(answer))
     shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
     reviews, citations = Reviews(corpus), Citations(corpus, shown)

@@ -8,11 +8,13 @@ from datetime import timedelta
 import pytest
 from typer.testing import CliRunner
 
+from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus
 from infra.store.runs import mark_released
 from memagent.config import load_config
+from memagent.questions import ask as make_question
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
 from pipelines.report.data import load_rows, load_run
@@ -155,3 +157,10 @@ def test_all_cite_what_people_marked_for_a_corrected_answer(run, home, tmp_path)
     assert {name: row.found for name, row in listed.items()} == {"Utah": True, "Ohio": True, "": False}
     found = sum(row.found for row in load_rows(report, []))
     assert f"{found} of {len(load_rows(report, []))} asked" in build(run.store, RUN), "as `memagent status` counts"
+
+
+def test_a_documents_answers_are_in_the_order_of_the_default_questions(run):
+    corpus = Corpus(run.store, CORPUS)
+    remember(corpus, questions=[make_question(QUESTIONS[name]) for name in ("cap", "law")])
+    asked = [row["question"] for row in answer_rows(corpus) if row["document"] == "contract-0001.txt"]
+    assert asked == [QUESTIONS[name] for name in ("cap", "law", "date")]
