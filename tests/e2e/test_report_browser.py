@@ -60,7 +60,11 @@ def test_what_people_said_a_matrix_and_the_review_pages(visit: Visit, tmp_path: 
     run.save()
     first, second = run.answers[0]["reading_id"], run.answers[1]["reading_id"]
     said = dict(corpus=CORPUS, given_at=START, reviewer="anna", comment="", spans=[], decides=False)
-    verdicts = [dict(reading_id=first, verdict="corrected", answer="Utah"), dict(reading_id=second, verdict="accepted")]
+    marked = dict(content_hash=run.documents[0]["content_hash"], char_start=0, char_end=20)
+    verdicts = [
+        dict(reading_id=first, verdict="corrected", answer="Utah", spans=[marked]),
+        dict(reading_id=second, verdict="accepted"),
+    ]
     Table(run.store, "feedback").append([said | {"answer": ""} | verdict for verdict in verdicts])
     page = visit.open(write(run.store, RUN, tmp_path / "reviewed.html", review_url="http://127.0.0.1:4300/"))
     assert "2" in page.inner_text(".fact:has-text('Checked by people')")
@@ -74,6 +78,7 @@ def test_what_people_said_a_matrix_and_the_review_pages(visit: Visit, tmp_path: 
     assert link == f"http://127.0.0.1:4300/answers/{CORPUS}/{first}"
     page.set_viewport_size({"width": 1440, "height": 900})
     expect(page.locator(".evidence blockquote")).to_be_in_viewport()
+    assert "marked by a person · characters 0 to 20" in page.inner_text(".evidence")
     page.keyboard.press("Escape")
     page.click("#clear")
     page.fill("#filter-question", "clause 11")
