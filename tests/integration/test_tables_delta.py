@@ -11,7 +11,8 @@ import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from infra.store.delta import Table
-from infra.store.location import Store
+from infra.store.documents import document_texts
+from infra.store.location import Corpus, Store
 from infra.store.schemas import QUARANTINE, now
 from memagent.errors import MemagentError
 
@@ -218,21 +219,26 @@ def _overtaken(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, between: 
 def test_a_damaged_file_ends_no_work_without_naming_the_repair(store: Store, harm: str) -> None:
     table = Table(store, "quarantine")
     table.append([_row(f"{i}", "x" * 50) for i in range(200)])
-    (file,) = store.list("quarantine")
-    data = store.fs.cat_file(file)
-    store.delete(file)
-    if harm != "gone":
-        store.write_bytes(data[:500] if harm == "cut" else b"PAR1 was a table PAR1", file.removeprefix(store.path("")))
+    Table(store, "texts").append([{"corpus": "c", "content_hash": "h", "text": "text " * 200}])
+    for name in ("quarantine", "texts"):
+        (file,) = store.list(name)
+        data = store.fs.cat_file(file)
+        store.delete(file)
+        if harm != "gone":
+            rest = data[:500] if harm == "cut" else b"PAR1 was a table PAR1"
+            store.write_bytes(rest, file.removeprefix(store.path("")))
     uses: list[Callable[[], Any]] = [
         lambda: table.read("c"),
         lambda: table.read("c", filters=pc.field("item") == "3"),
-        lambda: list(table.fragments("c")),
+        lambda: dict(document_texts(Corpus(store, "c"), ["h"])),
         lambda: table.delete("c", item=["3"]),
         lambda: table.upsert([_row("3")]),
         lambda: table.revise("c", lambda rows: rows.to_pylist()),
     ]
     for use in uses:
-        with pytest.raises(MemagentError, match=r"a file of table quarantine in .* memagent check CORPUS .* --repair"):
+        with pytest.raises(
+            MemagentError, match=r"a file of table (quarantine|texts) in .* memagent check CORPUS .* --repair"
+        ):
             use()
 
 
