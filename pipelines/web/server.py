@@ -128,7 +128,8 @@ def serve(
 
 def listen(address: Address) -> socket.socket:
     """Return a socket on which connections to an address wait. Raises UsageError: its port is in use."""
-    listening = socket.socket()
+    # By its protocol asyncio knows that answers are to be sent at once, and not after a pause (Nagle).
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((address.host, address.port))
