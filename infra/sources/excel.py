@@ -2,8 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import zip_longest
+from operator import eq, ge, gt, le, lt, ne
 from typing import Any, BinaryIO, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, unread, within
@@ -30,6 +32,8 @@ _SECTION = re.compile(r'(?:"[^"]*"|\\.|\[[^\]]*\]|[^;"\\\[])*')
 _MARK = re.compile(r"\[(?!h+\]|m+\]|s+\]|\$)[^\]]*\]|_.|\*.", re.I)
 """Colours, conditions, and what pads a cell."""
 _CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
+_CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
+_HOLDS = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _LITERAL = re.compile(r'"([^"]*)"|\\(.)')
 _DIGITS = re.compile(r"[0#?][0#?,.]*(?:E[+-][0#?]+)?|\.[0#?]+")
 _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.I)
@@ -162,19 +166,50 @@ def shown(value: float, code: str, first_day: datetime) -> str:
         first_day: the day 0 of dates.
     """
     sections = [one for one in _SECTION.findall(code[:_LONGEST_FORMAT]) if one]
-    negative = value < 0 and len(sections) > 1
-    section = sections[1] if negative else sections[2] if value == 0 and len(sections) > 2 else "".join(sections[:1])
+    section, unsigned = _section(sections, value)
     section = _CURRENCY.sub(lambda found: f'"{found.group(1)}"', _MARK.sub("", section))
     bare = _LITERAL.sub("", section).lower()
     if not bare or bare == "general" or "@" in bare:
         return _general(value) if bare != "" or not section else section.strip('"')
     if set(bare) & set("ymdhs"):
         return _moment(value, bare, first_day)
-    digits = _DIGITS.search(_LITERAL.sub(lambda found: "\0" * len(found.group()), section))
-    if digits is None or "/" in bare:
+    runs = [*_DIGITS.finditer(_LITERAL.sub(lambda found: "\0" * len(found.group()), section))]
+    if not runs or "/" in bare:
         return _general(value)
-    before, after = (_LITERAL.sub(r"\1\2", part) for part in (section[: digits.start()], section[digits.end() :]))
-    return f"{before}{_figure(abs(value) if negative else value, digits.group(), percent='%' in bare)}{after}"
+    size = abs(value) if unsigned else value
+    if len(runs) == 1:
+        figures = [_figure(size, runs[0].group(), percent="%" in bare)]
+    elif all(set(run.group()) <= set("0#?") for run in runs):
+        figures = _spread(size, [run.group() for run in runs])
+    else:
+        return _general(value)
+    edges = [0, *(edge for run in runs for edge in run.span()), len(section)]
+    between = (_LITERAL.sub(r"\1\2", section[edges[k] : edges[k + 1]]) for k in range(0, len(edges), 2))
+    return "".join(text for pair in zip_longest(between, figures, fillvalue="") for text in pair)
+
+
+def _section(sections: Sequence[str], value: float) -> tuple[str, bool]:
+    """Return the section of a format that shows a number, and whether it does without the number's sign."""
+    conditions = [_CONDITION.search(_LITERAL.sub("", section)) for section in sections]
+    if any(conditions):
+        for section, found in zip(sections, conditions, strict=True):
+            if found is None or _HOLDS[found[1]](value, float(found[2])):
+                return section, found is not None and found[1] in ("<", "<=") and float(found[2]) <= 0
+        return "", False
+    if value < 0 and len(sections) > 1:
+        return sections[1], True
+    return sections[2] if value == 0 and len(sections) > 2 else "".join(sections[:1]), False
+
+
+def _spread(value: float, runs: Sequence[str]) -> list[str]:
+    """Return the digits of a number over the runs of marks of a format as ``000-00-0000``, filled from the right."""
+    sign, digits = "-" if value < 0 else "", f"{abs(value):.0f}"
+    shown = list[str]()
+    for run in reversed(runs):
+        taken = digits if len(shown) == len(runs) - 1 else digits[-len(run) :]
+        digits = digits[: len(digits) - len(taken)]
+        shown.append(taken.rjust(run.count("0"), "0"))
+    return [sign + shown[-1], *reversed(shown[:-1])]
 
 
 def _figure(value: float, code: str, *, percent: bool) -> str:
@@ -185,6 +220,8 @@ def _figure(value: float, code: str, *, percent: bool) -> str:
     if "E" in code:
         return f"{value:.{len(part)}E}"
     text = f"{value:{',' if ',' in whole else ''}.{len(part)}f}"
+    if "0" not in code and not float(text.replace(",", "")):
+        return ""  # such marks show no zero
     if spare := len(part) - part.count("0"):
         kept = text.rstrip("0") if spare == len(part) else text[:-spare] + text[-spare:].rstrip("0")
         text = kept.rstrip(".")
