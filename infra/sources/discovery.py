@@ -91,15 +91,12 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
 def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
     shown = quoted(path)
     if os.path.isdir(path):
-        before = listing.count + len(listing.unusable) + listing.hidden
-        _walk(path, lambda relative: True, None, listing)
         below = shown.rstrip("/") + "/"
-        if listing.count + len(listing.unusable) + listing.hidden > before:
-            listing.covers.append(lambda source: source == shown or source.startswith(below))
-        elif any(source.startswith(below) for source in earlier()):
-            # A disk that is not mounted leaves an empty folder.
-            detail = "the folder is empty; its documents are kept, and `memagent forget` deletes them"
-            listing.unusable.append(Unusable(shown, "empty-folder", detail))
+        before = listing.count + len(listing.unusable)
+        _walk(path, lambda relative: True, None, listing)
+        if os.path.isdir(os.path.join(path, LOG_FOLDER)):
+            before = -1  # a table without rows is there
+        _cover(shown, lambda source: source == shown or source.startswith(below), listing, before, earlier)
         return
     if os.path.lexists(path):
         listing.covers.append(lambda source: source == shown)
@@ -116,8 +113,6 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
             raise UsageError(f"source {argument!r}: no such file or folder")
         return
     base, pattern = _split_glob(path)
-    if not os.path.isdir(base):
-        raise UsageError(f"source {argument!r}: there is no folder {base}")
     matches = re.compile(glob_translate(pattern)).match
     prefix = quoted(base).rstrip("/") + "/"
 
@@ -126,10 +121,29 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
 
     before = listing.count + len(listing.unusable)
     depth = None if "**" in pattern else pattern.count("/")
-    _walk(base, lambda relative: matches(relative) is not None, depth, listing)
-    if listing.count + len(listing.unusable) == before and not any(map(covers, earlier())):
-        raise UsageError(f"source {argument!r} matches no file")
-    listing.covers.append(covers)
+    is_there = os.path.isdir(base)
+    if is_there:
+        _walk(base, lambda relative: matches(relative) is not None, depth, listing)
+    if not _cover(shown, covers, listing, before, earlier):
+        raise UsageError(f"source {argument!r}" + (" matches no file" if is_there else f": there is no folder {base}"))
+
+
+def _cover(
+    shown: str, covers: Callable[[str], bool], listing: Listing, before: int, earlier: Callable[[], Iterable[str]]
+) -> bool:
+    """Note what a source covers, by which its documents are told from those that are gone; return whether it is known.
+
+    Where it has no file any more, it covers nothing, and its documents are kept: a disk that is not mounted leaves an
+    empty folder. `before` is the count of files and unusable sources that were listed before it.
+    """
+    if listing.count + len(listing.unusable) > before:
+        listing.covers.append(covers)
+    elif any(map(covers, earlier())):
+        detail = "it has no file any more; its documents are kept, and `memagent forget` deletes them"
+        listing.unusable.append(Unusable(shown, "empty-source", detail))
+    else:
+        return False
+    return True
 
 
 def _walk(root: str, matches: Callable[[str], bool], depth: int | None, listing: Listing) -> None:
@@ -193,16 +207,19 @@ def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -
     prefix = base.rstrip("/") + "/"
     try:
         probe(base)
+        before = listing.count + len(listing.unusable)
         count, covers = _add_s3(url, prefix, pattern, listing)
         if not count and pattern:  # a key may hold the characters of a glob
-            count, covers = _add_s3(url, url.rstrip("/") + "/", "", listing)
+            count, as_key = _add_s3(url, url.rstrip("/") + "/", "", listing)
+            covers = as_key if count else covers
     except FileNotFoundError as error:
         raise UsageError(f"source {url!r}: there is no such bucket") from error
     except Exception as error:  # s3fs lets several libraries' errors through
         raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
-    if not count and not any(map(covers, earlier())):
+    if count or quoted(url) in set(earlier()):
+        listing.covers.append(covers)
+    elif not _cover(quoted(url), covers, listing, before, earlier):
         raise UsageError(f"source {url!r}: there is no such object, or nothing under it")
-    listing.covers.append(covers)
 
 
 def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int, Callable[[str], bool]]:

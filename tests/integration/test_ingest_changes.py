@@ -326,12 +326,34 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
     assert run.texts() == {"a.txt": "one"}
     (tmp_path / "disk" / "sub").mkdir(parents=True)  # its mount point
     summary = run(f"{tmp_path}/disk")
-    assert (summary["deleted"], summary["quarantined"]) == (0, {"empty-folder": 1})
+    assert (summary["deleted"], summary["quarantined"]) == (0, {"empty-source": 1})
     assert run.texts() == {"a.txt": "one"}
     Place(f"{tmp_path}/disk").put("b.txt", "two")
     assert run(f"{tmp_path}/disk")["deleted"] == 1 and run.texts() == {"b.txt": "two"}
     with pytest.raises(UsageError, match="no such file or folder"):
         run(f"{tmp_path}/another")
+
+
+@pytest.mark.parametrize("source", ["", "/*.txt", "/**/*.txt"])
+def test_a_source_without_files_deletes_nothing(root: str, store: Store, source: str) -> None:
+    """A folder, a prefix of a bucket, or a glob in one."""
+    run, place = Run(store), Place(f"{root}/kept")
+    place.put("a.txt", "one")
+    place.put("b.txt", "two")
+    asked = f"{root}/kept{source}"
+    run(asked)
+    place.remove("a.txt")
+    assert run(asked)["deleted"] == 1 and run.texts() == {"b.txt": "two"}
+    place.remove("b.txt")
+    for _ in range(2):
+        summary = run(asked)
+        assert (summary["deleted"], summary["quarantined"]) == (0, {"empty-source": 1})
+        assert run.texts() == {"b.txt": "two"}
+    if not root.startswith("s3://"):
+        shutil.rmtree(f"{root}/kept")
+        assert run(asked)["deleted"] == 0 and run.texts() == {"b.txt": "two"}
+    place.put("c.txt", "three")
+    assert run(asked)["deleted"] == 1 and run.texts() == {"c.txt": "three"}
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
