@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import count
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict
 from urllib.parse import unquote
@@ -136,7 +137,7 @@ def log_damage(store: Store, name: str) -> LogDamage:
     if not good and not commits:
         data = any(path.startswith(store.path(name, "corpus=")) for path in store.list(name))
         return LogDamage(name, {}, bad, "it is gone, and files of the table are there" if data or bad else "")
-    if not good and (begins := min(commits)) > 0:
+    if not good and (begins := min(commits)) > (0 if bad else 1):  # the first one alone is made again
         return LogDamage(name, {}, bad, f"the checkpoint with what was committed before version {begins} is gone")
     newest = max([first - 1, *commits])
     if good and bad and any(version not in commits for version in range(first, newest + 1)):
@@ -219,11 +220,21 @@ def _is_action(action: Any) -> bool:
 
 def _mended(store: Store, name: str, commit: bytes) -> bytes:
     """Return a commit with its damaged actions made again, from the data files; empty: too little of it is left."""
+    lines = commit.splitlines()
+    while lines and not _is_line(lines[0]) and b'"path"' not in lines[0]:
+        lines = lines[1:]  # deltalake begins with what a commit was made by, which no row depends on
     try:
-        actions = [_remade(store, name, _parsed(line)) for line in commit.splitlines()]
+        actions = [_remade(store, name, _parsed(line)) for line in lines]
     except ValueError:
         return b""
     return b"\n".join(json.dumps(action).encode() for action in actions)
+
+
+def _is_line(line: bytes) -> bool:
+    try:
+        return _parsed(line) is not None
+    except ValueError:
+        return False
 
 
 def _parsed(line: bytes) -> Any:
@@ -296,7 +307,9 @@ def set_aside(store: Store, path: str) -> None:
     """Move a file to ``damaged/``, if it is there."""
     if store.fs.exists(path):
         relative = path.removeprefix(store.path(""))
-        store.write_bytes(store.fs.cat_file(path), _FOLDER, relative)
+        names = (f"{relative}.{number}" if number else relative for number in count())
+        free = next(name for name in names if not store.exists(_FOLDER, name))  # what was set aside before stays
+        store.write_bytes(store.fs.cat_file(path), _FOLDER, free)
         store.delete(path)
 
 

@@ -39,9 +39,11 @@ def answers(
     from itertools import islice
 
     from infra.store.corpora import check_known
+    from infra.store.runs import withheld_runs
     from pipelines.cli.live import print_answers
     from pipelines.io.answers import answer_rows, parse, write_answers
     from pipelines.operate.status import find_run
+    from pipelines.views.counts import corpus_counts
 
     conditions, where_from = parse(where or []), given.open_corpus(corpus)
     run_id = find_run(where_from.store, run, check_known(where_from).name) if run else None
@@ -53,6 +55,9 @@ def answers(
         print_answers(chosen)
     else:
         write_answers(chosen, format_, output)
+    if not run and not withheld and withheld_runs(where_from) and (newer := corpus_counts(where_from)["withheld"]):
+        said = f"{plural(newer, 'newer answer')} withheld: memagent answers {where_from.name} --withheld"
+        typer.echo(said, err=True)
 
 
 @takes("json")

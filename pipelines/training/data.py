@@ -117,6 +117,8 @@ def harvested(request: DatasetRequest) -> DatasetSplits:
         raise UsageError(f"the documents of all {gone} harvested rows are gone: ingest them again, or harvest others")
     train = fit_rows(kept["train"], taught=request.taught)
     readings = logged_readings(store, train, request.cut) if request.taught else {}
+    if not kept["validation"] and request.taught:
+        kept["validation"] = train  # the teacher's training validates nothing
     if not kept["validation"]:
         raise UsageError("no harvested row is on the validation side: harvest more documents")
 

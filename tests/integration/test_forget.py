@@ -227,6 +227,19 @@ def test_copies_go_though_a_control_changed_them(tmp_path, model_folder, control
     assert again["readings"]["failed"] == 0 and again["corpus"] == scored["corpus"]
 
 
+def test_texts_in_which_needles_were_planted_go(tmp_path, model_folder):
+    folder, store = tmp_path / "docs", Store(str(tmp_path / "store"))
+    write_archive(folder, count=2, words=80)
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    (folder / "ogilvie.txt").write_text("\n\n".join([SECRET, (folder / "doc0.txt").read_text() * 4]))
+    ingest(Corpus(store, "c"), [str(folder)], config, "first")
+    suite = Suite("needles", kinds=("niah_single_1",), lengths=(600,), n=1)
+    scored = evaluate(suite, config, texts=(str(folder / "ogilvie.txt"),))
+    assert scored["corpus"].startswith("eval-needles-")
+    done = forget("c", config, [("title", "ogilvie*")], canaries=["Ogilvie"])
+    assert [found for found in done["found"] if not found["file"].startswith("corpora/")] == []
+
+
 def all_texts(store, name):
     corpus = Corpus(store, name)
     return corpus, current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()

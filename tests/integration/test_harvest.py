@@ -177,6 +177,8 @@ def test_the_teacher_follows_the_readings_of_the_rows(store, config):
         assert all(f"is {ord(task.question[-2])}." in memory for memory in memories[-1:])
     rewarded = prepare("nano-cpu", ["qa"], [], store.url)
     assert not any(splits(rewarded).train.task(number).memories for number in range(4)), "rewards need the task alone"
+    write_qa(Corpus(store, "c"), list(rows.values()), "few")
+    assert splits(run).train.task(0).memories, "where no row is held out, none has to be"
 
 
 def test_a_changed_document_and_a_copy_stay_on_their_side(store):

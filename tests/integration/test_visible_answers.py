@@ -140,6 +140,8 @@ def test_all_cite_what_people_marked_for_a_corrected_answer(run, home, tmp_path)
         rows = {ids[row["reading_id"]]: row for row in answer_rows(corpus) if row["reading_id"] in ids}
         assert {name: [one["quote"] for one in row["evidence"]] for name, row in rows.items()} == expected
         assert [one["document"] for one in rows["Utah"]["evidence"]] == [rows["Utah"]["document"]]
+        page = anna.get(f"/answers/{CORPUS}/{marked['reading_id']}")
+        assert "Marked by a person, characters" in page and "The agreement was signed</blockquote>" in page
         exported = exported_rows(service, Filter(), "anna", "http://here")
         pages = {ids[row["reading_id"]]: row["quote"] for row in exported if row["reading_id"] in ids}
     assert pages == {name: "".join(quotes) for name, quotes in expected.items()}

@@ -126,6 +126,35 @@ def test_what_is_left_of_several_lines_is_not_guessed(tmp_path):
     assert len(readings(table)) == 5
 
 
+@pytest.mark.parametrize("harm", [lambda line: bytes(len(line)), lambda line: line[:20] + b"\n" + line[20:]])
+def test_what_a_commit_says_of_itself_is_not_needed_for_its_rows(tmp_path, harm):
+    table, store = five_verdicts(tmp_path), Store(str(tmp_path))
+    path = log(tmp_path, commit(2))
+    first, _, rest = path.read_bytes().partition(b"\n")
+    assert b"commitInfo" in first
+    path.write_bytes(harm(first) + b"\n" + rest)
+    damage = log_damage(store, "feedback")
+    assert list(damage.mended) == [2]
+    mend_log(store, damage)
+    assert len(readings(table)) == 5
+    for copies in (2, 3):
+        path.write_bytes(b"{")
+        mend_log(store, log_damage(store, "feedback"))
+        assert len([one for one in store.list("damaged", suffix="") if path.name in one]) == copies, "none is replaced"
+
+
+def test_the_first_commit_is_made_again_where_it_is_gone(tmp_path):
+    table, store = five_verdicts(tmp_path), Store(str(tmp_path))
+    log(tmp_path, commit(0)).unlink()
+    damage = log_damage(store, "feedback")
+    assert (list(damage.commits), damage.lost) == ([0], "")
+    mend_log(store, damage)
+    assert readings(table) == [f"r{number}" for number in range(1, 6)]
+    for number in (0, 1):
+        log(tmp_path, commit(number)).unlink()
+    assert "before version 2 is gone" in log_damage(store, "feedback").lost
+
+
 def test_a_log_that_looks_whole_and_cannot_be_opened_is_said(tmp_path):
     table, store = five_verdicts(tmp_path), Store(str(tmp_path))
     path = log(tmp_path, commit(0))

@@ -26,7 +26,7 @@ from pipelines.io.answers import cells_of
 from pipelines.io.writer import Link, Row, TableLayout, flat, write_file
 from pipelines.views.memory import histories
 from pipelines.views.passages import PagePicture, PageRequest, Span, find_words, passage, place_of
-from pipelines.views.visible_answers import question_ids, reader_warnings
+from pipelines.views.visible_answers import Citations, question_ids, reader_warnings
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter, ListedAnswer, whole
 from pipelines.web.review.pages import Form, access_of, posted, render, service_of, session_of
@@ -66,7 +66,9 @@ def answer(request: Request) -> Response:
     service, me, query = service_of(request), session_of(request).reviewer, request.query_params
     item, chosen = _item(request), Filter.parse(query)
     connection, row, verdicts = service.index.read(), service.answer(item), service.verdicts(item)
-    evidence = quotes(row)
+    evidence, said = quotes(row), review(verdicts, item.answer)
+    if row is not None and said is not None and said.status == "corrected":
+        evidence = [*Citations(Corpus(service.store, item.corpus), [row]).cite(row, said, item.doc_id)]
     document = query.get("document") or (evidence[0]["content_hash"] if evidence else item.content_hash)
     text = service.texts.get(item.corpus, document)
     find, last = query.get("find", ""), whole(query.get("at"))
