@@ -20,7 +20,7 @@ BUDGET: Mapping[str, int] = {
     "files": 240,
     "lines": 50_200,
     "modules with one importer": 50,
-    "files below 50 lines": 26,
+    "files below 50 lines": 27,
     "circles of imports": 0,
     "class names with several meanings": 0,
     "core dependencies": 20,

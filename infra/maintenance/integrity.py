@@ -100,8 +100,9 @@ _ACTIONS: Mapping[str, Mapping[str, type]] = {
     "commitInfo": {},
 }
 """The actions of a commit that this store's tables have, with the fields that the Delta protocol requires."""
-_START = re.compile(r'\{"(\w+)":\{(?:"path":"([\w=./%-]+\.parquet)")?(?!.*[^\\]"path":")')
-"""An action's kind and path in a line that has no other path."""
+
+_ADD = re.compile(rb'\{"add":\{.*"path":"([^"\\]+\.parquet)".*\}\Z')
+"""A line that adds a file, also one with a damaged letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,34 +220,24 @@ def _is_action(action: Any) -> bool:
 
 
 def _mended(store: Store, name: str, commit: bytes) -> bytes:
-    """Return a commit with its damaged actions made again, from the data files; empty: too little of it is left."""
-    lines = commit.splitlines()
-    while lines and not _is_line(lines[0]) and b'"path"' not in lines[0]:
-        lines = lines[1:]  # deltalake begins with what a commit was made by, which no row depends on
-    try:
-        actions = [_remade(store, name, _parsed(line)) for line in lines]
-    except ValueError:
-        return b""
-    return b"\n".join(json.dumps(action).encode() for action in actions)
+    """Return a commit with its damaged actions made again, from the data files; empty: too little of it is left.
 
-
-def _is_line(line: bytes) -> bool:
-    try:
-        return _parsed(line) is not None
-    except ValueError:
-        return False
-
-
-def _parsed(line: bytes) -> Any:
-    """Return the action of a line; of one that is no JSON by a letter its kind and path. Raises ValueError: no line."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        text = line.decode(errors="replace")
-        strange = sum(not letter.isprintable() for letter in text)
-        if not (found := _START.match(text)) or strange > 1 or not text.endswith("}"):
-            raise  # it is cut off, overwritten, or several lines in one
-        return {found[1]: {"path": found[2]} if found[2] else {}}
+    A beginning that says no file is left out: deltalake begins with what a commit was made by.
+    """
+    actions = list[bytes]()
+    for line in commit.splitlines():
+        try:
+            try:
+                action = json.loads(line)
+            except ValueError:
+                if line.count(b'"path"') != 1 or not (found := _ADD.match(line)):
+                    raise
+                action = {"add": {"path": found[1].decode()}}
+            actions.append(json.dumps(_remade(store, name, action)).encode())
+        except ValueError:
+            if actions or b'"path"' in line:
+                return b""
+    return b"\n".join(actions)
 
 
 def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:

@@ -164,10 +164,6 @@ class ReadingSpec:
         spec = cls.compile(config, wording, load_tokenizer(str(folder)))
         return replace(spec, scope=load_scope(folder))
 
-    def unguarded(self) -> "ReadingSpec":
-        """Return it without its scope: a policy learns from what it says itself, and not from what is taken of it."""
-        return replace(self, scope=None)
-
     @classmethod
     def compile(cls, config: ReadingConfig, template: Template, tokenizer: Tokenizer) -> "ReadingSpec":
         """Compile a template for a tokenizer and a reading configuration.

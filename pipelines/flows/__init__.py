@@ -27,16 +27,10 @@ __all__ = [
     "watcher",
 ]
 _HOMES = {
-    "FailedItems": "ray_job",
-    "answer_archive": "answering",
-    "digest_corpus": "answering",
-    "evaluate_policy": "learning",
-    "harvest_qa": "learning",
-    "optimize_corpus": "answering",
-    "reap": "operating",
-    "retrain": "learning",
-    "watch_schedule": "operating",
-    "watcher": "ray_job",
+    **dict.fromkeys(("answer_archive", "digest_corpus", "optimize_corpus"), "answering"),
+    **dict.fromkeys(("evaluate_policy", "harvest_qa", "retrain"), "learning"),
+    **dict.fromkeys(("reap", "watch_schedule"), "operating"),
+    **dict.fromkeys(("FailedItems", "watcher"), "ray_job"),
 }
 
 

@@ -323,15 +323,10 @@ def _origins(corpus: Corpus) -> dict[str, set[str]]:
 def _copies(
     corpus: Corpus, hashes: set[str], copied: set[str], left: set[str], is_copy: Callable[[str], bool]
 ) -> pa.Table:
-    """Return all versions of the documents that were made of texts that go.
+    """Return all versions of an evaluation's documents that were made of texts that go (`hashes`).
 
-    Args:
-        corpus: of an evaluation.
-        hashes: the texts that go.
-        copied: documents that are known to be made of them.
-        left: documents that are known to be made of texts that stay alone: no copies, however much they have in common
-            with one.
-        is_copy: decides by the text where neither is known.
+    Documents that are known to be `copied` from them are; those `left` are made of others alone, and are none however
+    much they have in common. The text decides of the rest.
     """
     table = _versions(corpus)
     rows = list(zip(table["doc_id"].to_pylist(), table["content_hash"].to_pylist(), strict=True))

@@ -83,7 +83,7 @@ async def _train(
     elif replay is not None:
         sampler = RecordedSampler(Checkpoints(checkpoints.store, replay))
     else:
-        sampler = TeacherSampler(data.train, run.reader.scheme.unguarded(), recipe, state.cursor)
+        sampler = TeacherSampler(data.train, replace(run.reader.scheme, scope=None), recipe, state.cursor)
     learner = LearnerGroup(run.reader, recipe, slots)
     turns = Turns(learner, pool, shared=slots is not None)
     monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage)
@@ -246,7 +246,8 @@ def preview(run: TrainingRun, count: int = 2) -> list[Preview]:
 
 
 async def _read(run: TrainingRun, tasks: list[Task]) -> list[Preview]:
-    recipe, spec = run.recipe, run.reader.scheme.unguarded()
+    # A policy learns from what it says itself, and not from what its scope makes of it.
+    recipe, spec = run.recipe, replace(run.reader.scheme, scope=None)
     if recipe.rollout.teacher:
         return [Preview(task, await teach(task, spec)) for task in tasks]
     sampling = {"temperature": recipe.rollout.temperature, "top_p": recipe.rollout.top_p}

@@ -118,7 +118,9 @@ class Citations:
         return [
             {
                 **piece,
-                "page": self._pages.page(piece["content_hash"], _first_of(piece), document),
+                "page": self._pages.page(
+                    piece["content_hash"], piece["quote_start"] if piece["quote"] else piece["char_start"], document
+                ),
                 "document": document or names.get(piece["content_hash"], ""),
             }
             for piece in evidence
@@ -134,11 +136,6 @@ class Citations:
         place = {"quote_start": span.start, "quote_end": span.end, "quote": quote, "verbatim": True}
         place |= {"content_hash": name, "segment_index": -1, "char_start": span.start, "char_end": span.end}
         return cast(EvidenceRow, place) if quote else None
-
-
-def _first_of(piece: EvidenceRow) -> int:
-    quoted = piece["quote_start"] is not None and piece["quote_start"] >= 0
-    return piece["quote_start"] if quoted else piece["char_start"]
 
 
 def _texts_of(evidence: Sequence[EvidenceRow]) -> Iterator[str]:

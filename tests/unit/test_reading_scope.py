@@ -188,9 +188,3 @@ def test_dots_without_an_end_cost_no_more_than_other_text():
     for what in (".", "/", "a.", "-_"):
         assert features(what * 20_000) is not None
     assert time.monotonic() - began < 15
-
-
-def test_a_policy_is_paid_for_what_it_says_itself():
-    guarded = ReadingSpec.load("nano")
-    assert guarded.scope is not None and guarded.unguarded().scope is None
-    assert guarded.unguarded().prompts is guarded.prompts

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from memagent.errors import UsageError
 from memagent.nano import bundled
 from pipelines.cli.main import app
 from pipelines.promote import _configs
+from pipelines.training import run as training_run
 from pipelines.training.data import audited, splits
 from pipelines.training.run import train
 from pipelines.training.settings import DataFiles, TrainingRun, prepare
@@ -160,3 +162,24 @@ def test_a_base_model_without_reading_defaults_is_read_as_its_candidate(tmp_path
     assert read["incumbent"] == read["candidate"]
     both = {side: ReaderSpec(one).reading for side, one in _configs(config, "nano", str(bundled("sft"))).items()}
     assert both["incumbent"] == ReaderSpec(load_config(store=config.store, engine__model="nano@sft")).reading
+
+
+async def test_a_preview_pays_what_the_policy_says_itself(tmp_path, monkeypatch):
+    """The scope of nano takes answers of near misses back; training learns from the answers as they were given."""
+    seen = []
+
+    async def roll_out(task, rollout, spec, generate, reward):
+        seen.append(spec.scope)
+
+    run = made(str(tmp_path), "model='nano'")
+    assert run.reader.scheme.scope is not None
+    monkeypatch.setattr(training_run, "roll_out", roll_out)
+    monkeypatch.setattr(
+        type(run.reader), "make_local_engine", lambda self: SimpleNamespace(start=idle, stop=idle, generate=None)
+    )
+    await training_run._read(run, [None])
+    assert seen == [None]
+
+
+async def idle():
+    """Start or stop nothing."""
