@@ -143,9 +143,7 @@ def finish(
         answers = summarise(
             corpus,
             run_id,
-            plan.buckets,
-            plan.counts["readings"],
-            unmatched=plan.unmatched,
+            plan,
             failed_before=quarantine.read(corpus.name, ["item"], earlier)["item"].to_pylist(),
             digest=digest,
             withheld=frozenset(withheld_runs(corpus) - fresh),

@@ -20,7 +20,7 @@ from infra.store.schemas import reading_items
 from memagent.evaluation.metrics import METRICS
 from memagent.evaluation.stats import Score, ScoreDict, share
 from memagent.quality.quality_checks import QuestionQuality
-from memagent.records import Question
+from pipelines.stages.plan import Plan
 
 _ANSWERS = 5_000
 """Different answers to a question that a task reports, the most frequent first."""
@@ -274,20 +274,15 @@ class Summary:
 def summarise(
     corpus: Corpus,
     run_id: str,
-    buckets: Sequence[Bucket],
-    readings: int,
-    unmatched: Sequence[Question] = (),
+    plan: Plan,
     *,
     failed_before: Sequence[str] = (),
     digest: DigestRuns | None = None,
     withheld: frozenset[str] = frozenset(),
 ) -> Summary:
-    """Summarise the answers to a run's plan.
-
-    Failures, and questions about no document (`unmatched`), count as wrong.
+    """Summarise the answers to a run's plan. Failures, and questions about no document, count as wrong.
 
     Args:
-        unmatched: questions that are about no document.
         failed_before: readings in the quarantine.
         digest: the runs that matter to a digest; None: this is none, and has no rollup.
         withheld: runs whose answers are shown to nobody, itself not among them.
@@ -302,10 +297,10 @@ def summarise(
     )
     summary = Summary()
     sums: Counter[str] = Counter()
-    scored = sum(question.answers is not None for question in unmatched)
+    scored = sum(question.answers is not None for question in plan.unmatched)
     rollups: dict[str, list[QuestionRollup]] = defaultdict(list)
     moved: list[tuple[int, int]] = []
-    for part in run_job(work, buckets, corpus.store, local=readings <= FEW):
+    for part in run_job(work, plan.buckets, corpus.store, local=plan.counts["readings"] <= FEW):
         summary.found += part["found"]
         summary.answered += part["answered"]
         sums.update(part["sums"])

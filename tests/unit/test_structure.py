@@ -33,14 +33,7 @@ HOMES = {
 }
 ABOVE = {("memagent/__init__.py", "pipelines.archive")}
 """Imports against the direction, for type checkers alone: the module is loaded when its names are asked for."""
-SHARED_PLAN = {
-    ("estimate", "plan"),
-    ("read", "plan"),
-    ("plan", "planned_readings"),
-    ("plan", "plan_states"),
-    ("summarise", "rollup"),
-    ("plan_states", "planned_readings"),
-}
+SHARED_PLAN = {("read", "plan"), ("plan", "planned_readings"), ("summarise", "plan")}
 """Stages that speak of the same plan. No other imports one, nor anything else of `pipelines`."""
 SOURCES = sorted(path for part in RANK for path in (ROOT / part).rglob("*.py"))
 
