@@ -78,6 +78,8 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
     warnings = unread({"embedded object": len(_RTF_OBJECT.findall(source))})
+    if not source.rstrip("\0 \t\r\n").endswith("}"):
+        warnings = (*warnings, "the file is cut off: its end is missing")
     yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=warnings)
 
 

@@ -165,3 +165,11 @@ def test_all_texts_of_a_mail_are_read_and_of_several_forms_one(tmp_path, mail, s
     (tmp_path / "a.eml").write_bytes(mail)
     (document,) = parsed(tmp_path / "a.eml")
     assert all(one in document.text for one in said) and not any(one in document.text for one in unsaid)
+
+
+def test_rich_text_that_is_cut_off_says_so(tmp_path):
+    whole = b"{\\rtf1\\ansi {\\b The fee} is 17.\\par The term is two years.}\r\n\0"
+    for text, warnings in ((whole, ()), (whole[:40], ("the file is cut off: its end is missing",))):
+        (tmp_path / "a.rtf").write_bytes(text)
+        (read,) = parsed(tmp_path / "a.rtf")
+        assert read.warnings == warnings and "The fee is 17." in read.text
