@@ -162,11 +162,15 @@ def test_what_is_not_there_is_wrong_use(tmp_path: Path, argument: str) -> None:
         list_sources([argument if "://" in argument else f"{tmp_path}/{argument}"])
 
 
-def test_a_file_that_was_there_before_may_be_gone(tmp_path: Path) -> None:
-    for argument in ("a.txt", "*.txt"):
-        listing = list_sources([f"{tmp_path}/{argument}"], lambda: [f"{tmp_path}/a.txt"])
+def test_a_named_file_may_be_gone_and_an_empty_source_is_kept(
+    tmp_path: Path,
+) -> None:
+    for argument, gone in (("a.txt", True), ("*.txt", False), ("", False), ("no/*.txt", False)):
+        before = f"{tmp_path}/{'no/' * argument.startswith('no')}a.txt"
+        listing = list_sources([f"{tmp_path}/{argument}".rstrip("/")], lambda before=before: [before])
         assert listing.count == 0
-        assert listing.covered(f"{tmp_path}/a.txt")
+        assert listing.covered(before) is gone
+        assert [bad.reason for bad in listing.unusable] == ([] if gone else ["empty-source"])
         assert not listing.covered(f"{tmp_path}/b.md")
 
 
