@@ -83,7 +83,7 @@ def _in_cell(handle: Any, html: Any) -> Iterator[Progress]:
 
 
 def progress_html(snapshot: ProgressCounts, seconds: float) -> str:
-    """Return a progress bar with the counts of a snapshot ."""
+    """Return a progress bar with the counts of a snapshot."""
     _, done, total = work_of(snapshot)
     counts = [f"{name} {count}" for name, count in counts_of(snapshot)]
     stage = escape(shown_as(snapshot.get("stage") or ("ingest" if "total" in snapshot else "starting")))

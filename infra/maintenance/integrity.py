@@ -155,7 +155,7 @@ def log_damage(store: Store, name: str) -> LogDamage:
             Table(store, name).version()
         except MemagentError as error:
             return LogDamage(name, {}, {}, str(error).partition(": memagent check")[0])
-    return LogDamage(name, broken, bad, "", mended)
+    return LogDamage(name, broken, bad, "", mended=mended)
 
 
 def commit_path(store: Store, name: str, version: int) -> str:

@@ -242,16 +242,16 @@ def document_texts(
             hashes = [
                 name for batch in _batches(fragment, ["content_hash"], inside, 10_000) for name in batch[0].to_pylist()
             ]
-        local = wanted.intersection(hashes)
-        if not local:
-            continue
-        keep = one_of("content_hash", local)
-        for batch in _batches(fragment, ["content_hash", "text"], keep, 64):
-            for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
-                # The row of a document that was deleted has none.
-                if (name_here := content_hash.as_py()) in wanted and text.is_valid:
-                    wanted.remove(name_here)
-                    yield name_here, text.as_py()
+            local = wanted.intersection(hashes)
+            if not local:
+                continue
+            keep = one_of("content_hash", local)
+            for batch in _batches(fragment, ["content_hash", "text"], keep, 64):
+                for content_hash, text in zip(batch.column("content_hash"), batch.column("text"), strict=True):
+                    # The row of a document that was deleted has none.
+                    if (name_here := content_hash.as_py()) in wanted and text.is_valid:
+                        wanted.remove(name_here)
+                        yield name_here, text.as_py()
 
 
 def _batches(fragment: Any, columns: list[str], keep: pc.Expression, size: int) -> Iterator[pa.RecordBatch]:

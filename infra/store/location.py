@@ -1,4 +1,7 @@
-"""The store: one URL, a local folder or ``s3://``. No other module distinguishes the two. And room on a disk."""
+"""The store: one URL, a local folder or ``s3://``. No other module distinguishes the two.
+
+Also what is known of a full disk, and how room on one is held.
+"""
 
 import errno
 import io

@@ -36,7 +36,7 @@ class NewDocument(TypedDict):
     content_hash: str  # of the text
     title: str  # of the document itself, or its file name
     source: str  # where it was read from
-    source_stamp: str  # size and time, or ETag: an unchanged one is not opened again; of a sample the texts it is of
+    source_stamp: str  # size and time, or ETag: an unchanged one is not opened again; of a sample its texts' hashes
     media_type: str
     encoding: str  # that the text was decoded from
     size_bytes: int  # of the source

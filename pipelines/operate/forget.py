@@ -88,7 +88,7 @@ _PASSAGE, _OF_A_TEXT, _CANDIDATES, _SEARCHED = 40, 6, 5_000, 500
 some that no other text has, since contracts share most of their words; and how many are searched for at most."""
 _CHOSEN = ("doc_id", "source", "title")
 _EVALUATED = ("eval-files-", "eval-needles-", "eval-ruler-")
-"""Begins the names of corpora that evaluations make of files (`memagent.evaluation.suites.Suite.corpus`)."""
+"""Begins the names of corpora that evaluations make of files and texts (`memagent.evaluation.suites.Suite.corpus`)."""
 
 
 class Found(TypedDict):
