@@ -10,11 +10,12 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.cluster.placement import ranks_are_actors
@@ -219,7 +220,8 @@ class VllmEngine:
                 os.environ.update(core_threads())
                 if start_method == "fork":  # set from outside for this process; vLLM's CPU build puts another there
                     os.environ[START_METHOD] = start_method
-            self._llm = AsyncLLM(vllm_config, executor, log_stats=False, log_requests=False)
+            with nullcontext() if args.distributed_executor_backend == "ray" else _sockets():
+                self._llm = AsyncLLM(vllm_config, executor, log_stats=False, log_requests=False)
         except (ValueError, OSError) as error:
             raise ConfigError(f"vLLM cannot load {self._model}: {error}") from error
         except RuntimeError as error:  # of its core, which has written the cause to the error output
@@ -363,6 +365,20 @@ class VllmEngine:
 def make_engine(request: EngineRequest) -> VllmEngine:
     """Make the engine; it loads its weights when it is started."""
     return VllmEngine(request.model, request.config)
+
+
+@contextmanager
+def _sockets() -> Iterator[None]:
+    """Give vLLM a folder for the sockets that it connects while it starts; left in the temporary folder, they stay."""
+    name, before = "VLLM_RPC_BASE_PATH", os.environ.get("VLLM_RPC_BASE_PATH")
+    with TemporaryDirectory(prefix="vllm-", dir=before) as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
 
 
 def _environment(config: EngineConfig) -> None:
