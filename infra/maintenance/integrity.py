@@ -6,12 +6,13 @@ A file that cannot be read is never deleted: it goes to ``damaged/``, under the 
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import count
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,11 +21,14 @@ from deltalake import DeltaTable, Schema
 
 from infra.store.buckets import groups_of
 from infra.store.data_files import stored_file
-from infra.store.delta import CLUSTERED, Table, path_corpus
+from infra.store.delta import Table, path_corpus
 from infra.store.location import Corpus, Store
+from infra.store.schemas import POLICIES_OF, TABLES
 from memagent.errors import MemagentError
 
-Part = Literal["tables", "texts", "sources", "forgettings", "segments", "turn log", "answers", "policies"]
+Part = Literal[
+    "tables", "settings", "plans", "texts", "sources", "forgettings", "segments", "turn log", "answers", "policies"
+]
 _FOLDER = "damaged"
 _GROUP_BYTES = 64 * 2**20
 
@@ -101,8 +105,14 @@ _ACTIONS: Mapping[str, Mapping[str, type]] = {
 }
 """The actions of a commit that this store's tables have, with the fields that the Delta protocol requires."""
 
-_ADD = re.compile(rb'\{"add":\{.*"path":"([^"\\]+\.parquet)".*\}\Z')
+_BEGINNING = {b"schemaString": "metaData", b"minReaderVersion": "protocol"}
+"""What tells a damaged action of the first commit, which is made again from the table's schema."""
+_BETWEEN = re.compile(rb'\n|(?=\{"[^"{}]{2,14}":\{")')
+"""What is between two actions, also where the break of the line is damaged."""
+_ADD = re.compile(rb'\{"add":\{.*"path":"([^"\\]+\.parquet)".*\}.?\Z')
 """A line that adds a file, also one with a damaged letter."""
+_ONE_LETTER = 0.95
+"""How alike two paths of data files are, that differ in a letter; their names are random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +156,10 @@ def log_damage(store: Store, name: str) -> LogDamage:
     broken = {
         version: reason
         for version in range(first, newest + 1)
-        if (reason := _broken(store.fs.cat_file(commits[version])) if version in commits else "it is gone")
+        if (reason := _broken(name, store.fs.cat_file(commits[version])) if version in commits else "it is gone")
     }
     there = [version for version in broken if version in commits]
-    mended = {each: made for each in there if (made := _mended(store, name, store.fs.cat_file(commits[each])))}
+    mended = {each: made for each in there if (made := _mended(store, name, each, store.fs.cat_file(commits[each])))}
     if not broken and not bad:
         try:
             Table(store, name).version()
@@ -192,57 +202,74 @@ def _version_of(hint: bytes) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def _broken(commit: bytes) -> str:
-    """Return why a commit is none; empty: it is one."""
+def _broken(name: str, commit: bytes) -> str:
+    """Return why a commit of a table is none; empty: it is one."""
     try:
         actions = [json.loads(line) for line in commit.splitlines()]  # a text's own breaks of lines are none
     except ValueError:
         return "it is cut off or overwritten"
-    odd = next((number for number, action in enumerate(actions, 1) if not _is_action(action)), 0)
+    odd = next((number for number, action in enumerate(actions, 1) if not _is_action(name, action)), 0)
     return f"its line {odd} is no action of the Delta protocol" if odd else "" if actions else "it is empty"
 
 
-def _is_action(action: Any) -> bool:
-    """Whether a line of a commit has what the Delta protocol requires of it."""
+def _is_action(name: str, action: Any) -> bool:
+    """Whether a line of a commit has what the Delta protocol and the table require of it."""
     kind, fields = next(iter(action.items()), ("", None)) if isinstance(action, dict) else ("", None)
     if not isinstance(fields, dict) or kind not in _ACTIONS:
         return False
     if not all(isinstance(fields.get(name), type_) for name, type_ in _ACTIONS[kind].items()):
         return False
-    if kind == "metaData":
-        try:
-            columns = [column.name for column in Schema.from_json(fields["schemaString"]).fields]
-        except ValueError:
-            return False
-        read = fields["format"], fields["partitionColumns"]
-        return read == ({"provider": "parquet", "options": {}}, ["corpus"]) and "corpus" in columns
-    return kind != "add" or [*fields["partitionValues"]] == ["corpus"]
+    try:
+        if kind == "metaData":
+            columns = {column.name for column in Schema.from_json(fields["schemaString"]).fields}
+            lacking = set(TABLES[name].schema.names) - columns  # as a table of an earlier version
+            renamed = any(get_close_matches(each, lacking, 1, 0.8) for each in columns - {*TABLES[name].schema.names})
+            read = fields["format"], fields["partitionColumns"]
+            return read == ({"provider": "parquet", "options": {}}, ["corpus"]) and "corpus" in columns and not renamed
+        if kind == "add":
+            stats = json.loads(fields.get("stats") or "{}")
+            return [*fields["partitionValues"]] == ["corpus"] and isinstance(stats, dict)
+    except ValueError:
+        return False
+    return True
 
 
-def _mended(store: Store, name: str, commit: bytes) -> bytes:
+def _mended(store: Store, name: str, version: int, commit: bytes) -> bytes:
     """Return a commit with its damaged actions made again, from the data files; empty: too little of it is left.
 
     A beginning that says no file is left out: deltalake begins with what a commit was made by.
     """
-    actions = list[bytes]()
-    for line in commit.splitlines():
+    actions = list[dict[str, Any]]()
+    for line in filter(None, _BETWEEN.split(commit)):
         try:
-            try:
-                action = json.loads(line)
-            except ValueError:
-                if line.count(b'"path"') != 1 or not (found := _ADD.match(line)):
-                    raise
-                action = {"add": {"path": found[1].decode()}}
-            actions.append(json.dumps(_remade(store, name, action)).encode())
+            actions.append(_remade(store, name, _parsed(line)))
         except ValueError:
             if actions or b'"path"' in line:
                 return b""
-    return b"\n".join(actions)
+    if version == 0 and actions:  # the table's beginning, if it was left out
+        there = {kind for action in actions for kind in action}
+        actions[:0] = [made for made in map(json.loads, _first_commit(name).splitlines()) if not there & {*made}]
+    return b"\n".join(json.dumps(action).encode() for action in actions)
+
+
+def _parsed(line: bytes) -> Any:
+    """Return an action; of a damaged one, what can be read of it: its kind, or the path of the file that it adds.
+
+    Raises ValueError: it says neither.
+    """
+    for text in (line, line[:-1]):  # the break of the line may be the damage
+        with suppress(ValueError):
+            return json.loads(text)
+    if kind := next((kind for word, kind in _BEGINNING.items() if word in line), ""):
+        return {kind: {}}
+    if line.count(b'"path"') != 1 or not (found := _ADD.match(line)):
+        raise ValueError("too little is left")
+    return {"add": {"path": found[1].decode()}}
 
 
 def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
     """Return an action, a damaged one made again. Raises ValueError: too little of it is left."""
-    if _is_action(action):
+    if _is_action(name, action):
         return dict(action)
     kind, given = next(iter(action.items()), ("", None)) if isinstance(action, dict) else ("", None)
     if not isinstance(given, dict):
@@ -252,12 +279,15 @@ def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
     if kind in ("metaData", "protocol"):
         return next(made for made in map(json.loads, _first_commit(name).splitlines()) if kind in made)
     if kind == "add" and isinstance(path := fields.get("path"), str):
+        path = nearest_file(store, name, path) or path
+        if not path.isprintable():  # deltalake drops no file under such a name
+            raise ValueError("no path")
         bad = unreadable(store, store.path(name, unquote(path)))  # then it was removed later, or is dropped next
         file: Mapping[str, Any] = {"size": 0, "stats": None} if bad else stored_file(store, name, path)
         fields = {"path": path, "partitionValues": {"corpus": path_corpus(path)}, "modificationTime": 0}
         return {kind: fields | {"size": file["size"], "stats": file["stats"], "dataChange": True}}
     made = {kind: fields | {"dataChange": True} if kind == "remove" else fields}
-    if not _is_action(made):
+    if not _is_action(name, made):
         raise ValueError("too little is left")
     return made
 
@@ -267,30 +297,54 @@ def _nearest(key: str, names: Collection[str]) -> str:
     return key if key in names else next(iter(get_close_matches(key, names, 1)), key)
 
 
+def nearest_file(store: Store, name: str, path: str) -> str:
+    """Return the data file whose path a path, as the log has it, was before a letter of it changed; empty: none."""
+    root = store.path(name, "")
+    there = [quote(file.removeprefix(root), safe="/=") for file in store.list(name) if _LOG not in file]
+    return "" if path in there else next(iter(get_close_matches(path, there, 1, _ONE_LETTER)), "")
+
+
 def misstated(store: Store, name: str, entry: Mapping[str, Any]) -> str:
     """Return what the log says wrongly of a whole data file (`infra.store.delta.Table.entries`); empty: nothing."""
-    path = store.path(name, unquote(entry["path"]))
-    footer = pq.read_metadata(path, filesystem=store.arrow)
+    path = unquote(entry["path"])
+    table, size = store.read_part(name, path), store.size(store.path(name, path))
     stated = {
         "corpus": (entry["partition.corpus"], path_corpus(entry["path"])),
-        "bytes": (entry["size_bytes"], store.size(path)),
-        "rows": (entry["num_records"], footer.num_rows),
+        "bytes": (entry["size_bytes"], size),
+        "rows": (entry["num_records"], table.num_rows),
     }
     wrong = [f"{what} {said} instead of {there}" for what, (said, there) in stated.items() if said != there]
-    low, high = entry.get(f"min.{CLUSTERED}"), entry.get(f"max.{CLUSTERED}")
-    if low is not None and high is not None and CLUSTERED in footer.schema.names:  # a read by bucket trusts the range
-        hashes = store.read_part(name, unquote(entry["path"]), columns=[CLUSTERED])[CLUSTERED].cast(pa.string())
-        if any(not low <= each <= high for each in pc.min_max(hashes).as_py().values() if each is not None):
-            wrong.append(f"{CLUSTERED} {low} to {high}, and others are there")
+    wrong += [
+        f"another range of {column} than is there"
+        for column in table.column_names
+        if _other_range(table, column, entry)
+    ]
     return f"the log says of it: {', '.join(wrong)}" if wrong else ""
+
+
+def _other_range(table: pa.Table, name: str, entry: Mapping[str, Any]) -> bool:
+    """Whether the log has other statistics of a column than a file; reads and deletions skip files by them.
+
+    A long text's are shortened: its lower one is a beginning, its upper one a beginning with a higher end.
+    """
+    low, high, nulls = (entry.get(f"{kind}.{name}") for kind in ("min", "max", "null_count"))
+    if nulls is None and low is None and high is None:  # as of lists
+        return False
+    text = pa.types.is_string_view(table[name].type)
+    bounds = pc.min_max(table[name].cast(pa.string()) if text else table[name]).as_py()
+    least, most = bounds["min"], bounds["max"]
+    if isinstance(least, str) and isinstance(low, str) and isinstance(high, str):
+        same = least.startswith(low) and (most == high or (most < high and most.startswith(high[:-1])))
+    else:
+        same = (low, high) == (least, most)
+    return not same or nulls not in (None, table[name].null_count)
 
 
 def table_entries(corpus: Corpus, name: str) -> Iterator[list[dict[str, Any]]]:
     """Yield what the log says of a table's files that a corpus has, by log or path, in groups of some megabytes."""
-    names = ["path", "size_bytes", "num_records", "partition.corpus", f"min.{CLUSTERED}", f"max.{CLUSTERED}"]
-    entries = Table(corpus.store, name).entries()
-    rows = entries.select([column for column in names if column in entries.column_names]).to_pylist()
-    mine = (row for row in rows if corpus.name in (row["partition.corpus"], path_corpus(row["path"])))
+    rows = Table(corpus.store, name).entries().to_pylist()
+    names = {corpus.name, POLICIES_OF}  # what is of no corpus is checked with each
+    mine = (row for row in rows if names & {row["partition.corpus"], path_corpus(row["path"])})
     yield from groups_of(((row, row["size_bytes"]) for row in mine), _GROUP_BYTES)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from infra.store.delta import Table
+from infra.store.delta import Table, is_damage
 from infra.store.location import Corpus, Store
 from infra.store.schemas import QaRow
 from infra.store.turns import FOLDER, logged_runs
@@ -79,14 +79,12 @@ def erase_from_part(store: Store, path: str, erased: Erased, *, keep_damaged: bo
                 rest = table.filter(pc.invert(erased.among(table)))
                 gone, kept = gone + table.num_rows - rest.num_rows, kept + rest.num_rows
                 writer.write_table(rest)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        if keep_damaged:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if keep_damaged or not is_damage(error):  # a store that is away: nothing is deleted for that
             raise_damaged(store, path, error)
         _log.warning("%s is corrupt, contents unknown (%s); deleted", path, error)
         store.delete(path)
         return 0
-    except OSError as error:  # a damaged footer, or a store that is away: nothing is deleted for that
-        raise_damaged(store, path, error)
     if gone and kept:
         store.write_bytes(sink.getvalue(), path.removeprefix(store.path("")))
     elif gone:
@@ -188,11 +186,8 @@ def erased_with(corpus: Corpus, doc_ids: Collection[str], hashes: Collection[str
     for table in (answers, *_rows_of_plans(corpus, ["reading_id", "content_hash"])):
         readings.update(table.filter(pc.is_in(table["content_hash"], everything))["reading_id"].to_pylist())
     for path in corpus.store.list(FOLDER, corpus.name):
-        try:
-            for table in _batches(corpus, path, ["reading_id", "content_hash"]):
-                readings.update(table.filter(pc.is_in(table["content_hash"], wanted))["reading_id"].to_pylist())
-        except OSError as error:
-            raise_damaged(corpus.store, path, error)
+        for table in _batches(corpus, path, ["reading_id", "content_hash"]):
+            readings.update(table.filter(pc.is_in(table["content_hash"], wanted))["reading_id"].to_pylist())
     return Erased(frozenset(doc_ids), frozenset([*hashes, *streams]), frozenset(readings))
 
 
@@ -262,5 +257,7 @@ def _batches(corpus: Corpus, path: str, columns: list[str] | None) -> Iterator[p
         with pq.ParquetFile(path, filesystem=corpus.store.arrow, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False):
                 yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if not is_damage(error):
+            raise
         raise_damaged(corpus.store, path, error)

@@ -140,7 +140,8 @@ def _parsed(data: bytes, corpus: Corpus) -> CorpusRecord:
     shapes = {"sources": list, "questions": list, "tags": dict, "forgotten": list, "forgettings": int}
     try:
         known: CorpusRecord = json.loads(data)
-        whole = all(isinstance(known.get(name, shape()), shape) for name, shape in shapes.items())
+        whole = known.keys() <= shapes.keys()
+        whole &= all(isinstance(known.get(name, shape()), shape) for name, shape in shapes.items())
         for question in known.get("questions", ()):
             Question(**question)
     except (ValueError, AttributeError, TypeError):

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from errno import ENOENT
 from typing import Any, TypedDict
@@ -400,28 +400,11 @@ class Table:
             said = str(error).partition("\n")[0]  # a backtrace may follow
             if not said.startswith("Kernel error") or "object store" in said or "File not found" in said:
                 raise
-            raise self._damaged("the log", said) from error
+            raise _damaged("the log", f"table {self.name}", self._store, said) from error
 
-    @contextmanager
-    def readable(self) -> Iterator[None]:
+    def readable(self) -> AbstractContextManager[None]:
         """Raise MemagentError where a Parquet file is damaged or gone; errors of a server and of a disk propagate."""
-        try:
-            yield
-        except (pa.ArrowInvalid, OSError, DeltaError) as error:
-            said = str(error)
-            if isinstance(error, DeltaError):
-                damaged = "Parquet" in said and bool(_CUT.search(said) or not _OTHERS.search(said))
-            else:  # an OSError of Arrow's decoders has no number
-                damaged = getattr(error, "errno", None) in (None, ENOENT) and "AWS Error" not in said
-            if not damaged:
-                raise
-            raise self._damaged("a file", said.partition("\n")[0]) from error
-
-    def _damaged(self, what: str, said: str) -> MemagentError:
-        return MemagentError(
-            f"{what} of table {self.name} in {self._store.url} is damaged ({said}): memagent check CORPUS "
-            "names the files, and --repair mends what it can"
-        )
+        return readable(self._store, f"table {self.name}")
 
     @_contended
     def _write(self, table: pa.Table) -> None:
@@ -483,9 +466,36 @@ def _sorted(delta: DeltaTable, options: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError("the last attempt returns or raises")
 
 
+@contextmanager
+def readable(store: Store, what: str) -> Iterator[None]:
+    """Raise MemagentError where a Parquet file of `what` is damaged or gone; see `is_damage`."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError, DeltaError) as error:
+        if not is_damage(error):
+            raise
+        raise _damaged("a file", what, store, str(error).partition("\n")[0]) from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error says that a Parquet file is damaged or gone; those of a server and of a disk do not."""
+    said = str(error)
+    if isinstance(error, DeltaError):
+        return "Parquet" in said and bool(_CUT.search(said) or not _OTHERS.search(said))
+    # An OSError of Arrow's decoders has no number.
+    return getattr(error, "errno", None) in (None, ENOENT) and "AWS Error" not in said
+
+
+def _damaged(part: str, what: str, store: Store, said: str) -> MemagentError:
+    return MemagentError(
+        f"{part} of {what} in {store.url} is damaged ({said}): memagent check CORPUS names the files, and --repair "
+        "mends what it can"
+    )
+
+
 def path_corpus(path: str) -> str:
-    """Return the corpus of a data file by its path in the table, which begins with ``corpus=NAME/``."""
-    return path.partition("/")[0].removeprefix("corpus=")
+    """Return the corpus of a data file by its path in the log, ``corpus=NAME/...``, quoted as folder and as path."""
+    return unquote(unquote(path.partition("/")[0])).removeprefix("corpus=")
 
 
 def _add(file: DataFile, corpus: str, *, new: bool = True) -> AddAction:

@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from infra.store.buckets import EVERY, Bucket
+from infra.store.delta import readable
 from infra.store.location import Corpus, Store
 from infra.store.schemas import PLAN, Int32, Scope, SegmentRange, Text, schema_of
 
@@ -82,7 +83,9 @@ def read_plan(
 ) -> pa.Table:
     """Return a run's plan (`infra.store.schemas.PLAN`), of one of its buckets or whole.
 
-    Raises FileNotFoundError: the run has none.
+    Raises:
+        FileNotFoundError: the run has none.
+        MemagentError: a file of it is damaged.
     """
     store = corpus.store
     if (of := _planned_by(store, run_id)) != run_id:
@@ -93,7 +96,9 @@ def read_plan(
         files = store.list("runs", run_id, "plan")
         if not files:  # of none, a dataset would be empty
             raise FileNotFoundError(f"run {run_id} has no plan")
-    return ds.dataset(files, filesystem=store.arrow, schema=PLAN).to_table(columns=columns, filter=filters)
+    dataset = ds.dataset(files, filesystem=store.arrow, schema=PLAN)
+    with readable(store, f"the plan of run {run_id}"):
+        return dataset.to_table(columns=columns, filter=filters)
 
 
 def plan_parts(corpus: Corpus, run_id: str) -> Iterator[tuple[Bucket, pa.Table]]:

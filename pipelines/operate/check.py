@@ -26,14 +26,16 @@ from infra.maintenance.integrity import (
     log_damage,
     mend_log,
     misstated,
+    nearest_file,
     set_aside,
     table_entries,
     unreadable,
 )
+from infra.maintenance.lineage import runs_of
 from infra.models import changed_files, check_folder, folder_hash
 from infra.store.buckets import FEW, Bucket, buckets
 from infra.store.claims import alone
-from infra.store.corpora import check_known
+from infra.store.corpora import check_known, load_record
 from infra.store.data_files import stored_file
 from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, current_documents, current_sources, document_texts, documents_count
@@ -42,7 +44,7 @@ from infra.store.policies import fetch, policies
 from infra.store.runs import new_run_id
 from infra.store.schemas import TABLES, SegmentedRow, now
 from infra.store.segments import damaged_segments
-from infra.store.turns import answered_in_log, logged_runs, part_paths
+from infra.store.turns import answered_in_log, part_paths
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.records import Progress, text_hash
@@ -51,6 +53,9 @@ NAMED = 1_000
 """Damages that are named one by one; the others are counted."""
 _MENDED = "set aside, and written again from what is left of it and from the data files"
 _LOST = "set aside; rows that it added are dropped, and the next ingest and digest rebuild what can be"
+_MADE_AGAIN = ("documents", "texts", "sources", "segmented", "answers")
+_REBUILT = "dropped; the next ingest and digest rebuild it"
+_RENAMED = "the log is corrected: the file is there under a name that differs in a letter"
 _TABLE = "table {}"
 _LOGS = "logs of the tables"
 _LAST_TABLE = _TABLE.format(list(TABLES)[-1])
@@ -123,6 +128,7 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     """Yield the stages in an order in which each finds what an earlier repair has left."""
     corpus = work.corpus
     yield _LOGS, [_check_logs(work)]
+    yield "settings", [_check_settings(work)]
     parts = buckets(documents_count(corpus))
     small = len(parts) == 1 and documents_count(corpus) <= FEW
     for name in TABLES:
@@ -132,8 +138,8 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     yield "sources", [_check_sources(work)]
     yield "forgettings", [_check_forgetting(work)]
     yield "segments", run_job(partial(_check_segments, work=work), parts, corpus.store, local=small)
-    runs = logged_runs(corpus)
-    yield "turn log", run_job(partial(_check_turns, work=work), runs, corpus.store, local=small)
+    runs = runs_of(corpus)
+    yield "turn log", run_job(partial(_check_run, work=work), runs, corpus.store, local=small)
     yield "answers", run_job(partial(_check_answers, work=work), parts, corpus.store, local=small)
     yield "policies", [_check_policies(work)]
 
@@ -156,6 +162,16 @@ def _check_logs(work: _Check) -> _BucketCheck:
     return {"checked": {"logs": len(TABLES)}, "damages": damages}
 
 
+def _check_settings(work: _Check) -> _BucketCheck:
+    """Read the settings of the corpus: sources, questions, tags and what was forgotten."""
+    bad = dict[str, str]()
+    try:
+        load_record(work.corpus)
+    except MemagentError as error:
+        bad[f"corpora/{work.corpus.name}.json"] = str(error)
+    return {"checked": {}, "damages": _damages("settings", bad, repair="")}
+
+
 def _check_files(group: tuple[str, list[dict[str, Any]]], work: _Check) -> _BucketCheck:
     """Read a table's files, and compare those that are whole with what the log says of them."""
     name, entries = group
@@ -163,11 +179,16 @@ def _check_files(group: tuple[str, list[dict[str, Any]]], work: _Check) -> _Buck
     at = {store.path(name, unquote(entry["path"])): entry for entry in entries}
     bad = {path: reason for path in at if (reason := unreadable(store, path))}
     wrong = {path: said for path in at if path not in bad and (said := misstated(store, name, at[path]))}
+    damages = list[Damage]()
+    renamed = {path: there for path in bad if (there := nearest_file(store, name, at[path]["path"]))}
     if bad and work.repair:
         drop_files(store, name, bad)
-    if wrong and work.repair:
-        Table(store, name).commit_again([stored_file(store, name, at[path]["path"]) for path in wrong])
-    damages = _damages("tables", _short(store, bad), "dropped; the next ingest and digest rebuild it")
+    if (wrong or renamed) and work.repair:
+        paths = [*renamed.values(), *(at[path]["path"] for path in wrong)]
+        Table(store, name).commit_again([stored_file(store, name, path) for path in paths])
+    for path, reason in bad.items():
+        lost = _REBUILT if name in _MADE_AGAIN else "dropped, and its rows with it: nothing makes them again"
+        damages += _damages("tables", _short(store, {path: reason}), _RENAMED if path in renamed else lost)
     damages += _damages("tables", _short(store, wrong), "the log is corrected by the file")
     return {"checked": {"files": len(at)}, "damages": damages}
 
@@ -238,15 +259,17 @@ def _check_segments(bucket: Bucket, work: _Check) -> _BucketCheck:
     return {"checked": {"segmented": table.num_rows}, "damages": damages}
 
 
-def _check_turns(run_id: str, work: _Check) -> _BucketCheck:
+def _check_run(run_id: str, work: _Check) -> _BucketCheck:
     store = work.corpus.store
-    paths = part_paths(work.corpus, run_id)
-    bad = {path: reason for path in paths if (reason := unreadable(store, path)) and store.fs.exists(path)}
+    turns, plans = part_paths(work.corpus, run_id), store.list("runs", run_id)
+    bad = {path: why for path in (*turns, *plans) if (why := unreadable(store, path)) and store.fs.exists(path)}
     if work.repair:
         for path in bad:
             set_aside(store, path)
-    damages = _damages("turn log", _short(store, bad), "set aside; readings that lack its turns are read again")
-    return {"checked": {"parts of the turn log": len(paths)}, "damages": damages}
+    of_turns, of_plans = ({path: bad[path] for path in paths if path in bad} for paths in (turns, plans))
+    damages = _damages("turn log", _short(store, of_turns), "set aside; readings that lack its turns are read again")
+    damages += _damages("plans", _short(store, of_plans), "set aside; the run shows no answers, the corpus has them")
+    return {"checked": {"parts of the turn log": len(turns), "plans": len(plans)}, "damages": damages}
 
 
 def _check_answers(bucket: Bucket, work: _Check) -> _BucketCheck:

@@ -10,12 +10,14 @@ from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.documents import current_documents
 from infra.store.location import Corpus, Store
-from infra.store.schemas import now
+from infra.store.plans import read_plan
+from infra.store.schemas import POLICIES_OF, now
 from memagent.config import load_config
 from memagent.errors import MemagentError
 from pipelines.ask import ask, digest
 from pipelines.io.answers import answer_table
 from pipelines.operate.check import check
+from pipelines.operate.forget import forget
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive
 
@@ -128,11 +130,19 @@ def test_an_emptied_commit_of_answers_is_damage_and_the_answers_come_back(archiv
     assert lost["lasting"] == 1 and "backup" in lost["damages"][0]["detail"]
 
 
+def bound(column, digits):
+    """Return what changes the first letters of a bound of a column in the statistics of a file."""
+    return lambda line: re.sub(rf'(Values\\": ?{{[^}}]*{column}\\": ?\\")..', rf"\g<1>{digits}", line)
+
+
 MISSTATED = {
     "corpus": lambda line: line.replace('"partitionValues":{"corpus":"c"}', '"partitionValues":{"corpus":"b"}'),
     "rows": lambda line: re.sub(r'(numRecords\\": ?)\d+', r"\g<1>0", line),
     "bytes": lambda line: re.sub(r'"size":\d+', '"size":7', line),
-    "content_hash": lambda line: re.sub(r'(Values\\": ?{[^}]*content_hash\\": ?\\")..', r"\g<1>zz", line),
+    "content_hash": bound("content_hash", "zz"),
+    "reading_id": bound("reading_id", "zz"),
+    "answered_at": bound("answered_at", "24"),
+    "answer": lambda line: re.sub(r'(nullCount\\":.*\\"answer\\": ?)0', r"\g<1>3", line),
 }
 
 
@@ -158,6 +168,57 @@ def test_what_the_log_says_wrongly_of_a_file_is_corrected_by_the_file(archive, n
     assert Table(store, name).count("c") == len(rows[name])
     assert archive.answers(asked["run_id"]) == expected
     assert archive.check()["found"] == {} and archive.night()[1]["conversations"] == 0
+
+
+def test_a_data_file_whose_name_differs_in_a_letter_is_found_again(archive):
+    archive.night()
+    table = Table(archive.store, "feedback")
+    table.append([{"corpus": "c", "reading_id": "r", "verdict": "accepted", "given_at": now()}])
+    (path,) = archive.files("feedback")
+    archive.store.fs.mv(path, path[:-20] + "z" + path[-19:])
+    assert archive.check()["damages"][0]["repair"].endswith("differs in a letter")
+    assert archive.check(repair=True)["lasting"] == 0 and archive.check()["found"] == {}
+    assert [row["reading_id"] for row in table.read("c").to_pylist()] == ["r"]
+
+
+def test_rows_of_no_corpus_are_checked_with_any_and_keep_their_place(archive):
+    archive.night()
+    policies = Table(archive.store, "policies")
+    policies.append({"corpus": POLICIES_OF, "policy_id": f"p@{each}", "path": "policies/p"} for each in (1, 2))
+    (log,) = archive.store.list("policies/_delta_log", suffix=".json")
+    whole = archive.store.fs.cat_file(log)
+    archive.store.write_bytes(whole.replace(b"dataChange", b"dataChangf"), log.removeprefix(archive.store.path("")))
+    assert archive.check(repair=True)["found"]["tables"] == 1
+    assert policies.read(POLICIES_OF).num_rows == 2 and archive.check()["found"].keys() == {"policies"}
+    (path,) = archive.files("policies")
+    garbage(archive.store, path)
+    assert archive.check(repair=True)["damages"][0]["repair"].startswith("dropped, and its rows with it")
+    assert archive.check()["found"] == {} and policies.read(POLICIES_OF).num_rows == 0
+
+
+def test_a_damaged_plan_is_set_aside_and_hinders_no_forgetting(archive):
+    _, asked = archive.night()
+    plan = Corpus(archive.store, "c"), asked["run_id"]
+    (path,) = archive.store.list("runs", asked["run_id"], "plan")
+    cut(archive.store, path)
+    with pytest.raises(MemagentError, match=f"a file of the plan of run {asked['run_id']} .* is damaged"):
+        read_plan(*plan)
+    assert archive.check()["found"] == {"plans": 1}
+    document = current_documents(plan[0]).to_pylist()[0]
+    assert forget("c", archive.config, [("doc_id", document["doc_id"])])["documents"]
+    assert not archive.store.list("runs", asked["run_id"], "plan"), "what nobody can read does not stay"
+    _, asked = archive.night(HERON)
+    (path,) = archive.store.list("runs", asked["run_id"], "plan")
+    garbage(archive.store, path)
+    assert archive.check(repair=True)["found"] == {"plans": 1} and archive.check()["found"] == {}
+
+
+def test_damaged_settings_are_found(archive):
+    archive.night()
+    remember(Corpus(archive.store, "c"), sources=["/a"])
+    archive.store.write_bytes(b'{"sourcds": ["/a"]}', "corpora", "c.json")
+    checked = archive.check()
+    assert checked["found"] == {"settings": 1} and "restore it from a backup" in checked["damages"][0]["detail"]
 
 
 def sorted_rows(store, name):

@@ -95,6 +95,13 @@ LETTERS = [
         ('":"c"}', '":"c"|'),
     ),
     *(("minReaderVersion", "minReadesVersion"), ('"tags":null', '"tags":n\xffll'), ('"size":', '"size":0')),
+    *(('}}\n{"protocol', '}}\x0b{"protocol'), ('}}\n{"metaData', '}}J{"metaData'), ('}\n{"add', '}\x8a{"add')),
+    *(
+        ('name\\":\\"reading_id', 'name\\":\\"reading_ie'),
+        ('\\"numRecords\\":', '\\"numRecords\\";'),
+        ('"schemaString":', '"schemaString";'),
+    ),
+    *(('"protocol":', '"protocol";'), ('"corpus=c/', '"corpus=\x03/'), ('"format":{', '"format";{')),
 ]
 
 
@@ -257,7 +264,7 @@ def test_a_half_heartbeat_is_of_a_dead_run_and_half_claims_are_none(tmp_path, te
     "text",
     [
         *(b"", b"[]", b'{"forgotten": "h1"}', b'{"tags": []}', b'{"sources": 5}'),
-        *(b'{"questions": [5]}', b'{"questions": [{"question_id": "q"}]}'),
+        *(b'{"questions": [5]}', b'{"questions": [{"question_id": "q"}]}', b'{"sourcds": ["/a"]}'),
     ],
 )
 def test_damaged_settings_of_a_corpus_are_said_and_not_overwritten(tmp_path, text):
