@@ -40,11 +40,12 @@ class Target:
 def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     """Find what a user means by a corpus's name or a path.
 
-    A corpus of that name is that corpus. If it was made of the folder of the same name beside it, or if a path is
-    given, the folder is looked at first (`fetch`). A path gets the corpus that was made of it alone; where there is
+    A corpus of that name is that corpus, whose folder of the same name in the current one is looked at first
+    (`fetch`), as a path is. A path gets the corpus that was made of it alone; where there is
     none, a new one, which is named after the path's last folder or file.
 
-    Raises UsageError: it is neither a corpus nor a path; the message names the nearest corpus or file.
+    Raises UsageError: it is neither a corpus nor a path (the message names the nearest corpus or file), or it is a
+        corpus, and a folder that the corpus was not made of.
     """
     if not given.strip():
         raise UsageError("nothing is asked: give a corpus, a folder, a glob, a file or an s3:// URL")
@@ -52,7 +53,13 @@ def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     known = corpora(store)
     if given in known:
         corpus = Corpus(store, given)
-        its_own = fetch and source in sources_of(corpus) and os.path.exists(source)
+        below = [one for one in sources_of(corpus) if f"{one}/".startswith(f"{source}/")]
+        if fetch and not below and os.path.isdir(source):
+            raise UsageError(
+                f"{given!r} is a corpus of {store.url}, and a folder here that is none of its sources: write ./{given} "
+                "for the folder, or give --no-fetch for the corpus as it is"
+            )
+        its_own = fetch and source in below and os.path.exists(source)
         return Target(corpus, (source,) if its_own else ())
     if not _PATH.search(given) and not os.path.exists(source):
         return Target(_corpus(store, check_name(given), known))

@@ -12,14 +12,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from filelock import FileLock, Timeout
+
+from infra.store.location import Store
 from infra.system.processes import end_process, ends_with_us
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
+from memagent.records import stable_hash
 from memagent.rl.config import load_recipe
 from pipelines.flows.parameters import check
 from pipelines.flows.serve import Server, ServingPlan, variables
@@ -56,7 +61,10 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
         )
     for sign in (signal.SIGINT, signal.SIGTERM):  # even if a shell started this in the background with SIGINT ignored
         signal.signal(sign, signal.default_int_handler)
-    with Server(address, {**os.environ, **variables(address, auth)}) as server:
+    with (
+        _database(config.store) as database,
+        Server(address, {**os.environ, **database, **variables(address, auth)}) as server,
+    ):
         server.wait()
         # The whole configuration, so that later edits of a file do not change a run; not on the command line, which all
         # users of the machine can read.
@@ -80,6 +88,29 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
         finally:
             for process in started.values():
                 end_process(process)
+
+
+@contextmanager
+def _database(store: str) -> Iterator[dict[str, str]]:
+    """Give the variable of the server's database: one for each store, since deployments have the same names for all.
+
+    A database that the user has named is taken as it is.
+
+    Raises UsageError: another `memagent up` has that of the store.
+    """
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    file = Path(settings.home) / "memagent" / f"{stable_hash(Store(store).url)[:16]}.db"
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = FileLock(file.with_suffix(".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UsageError(f"memagent up already serves {store}: end it first") from error
+    with lock:
+        named = "connection_url" in settings.server.database.model_fields_set
+        yield {} if named else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{file}"}
 
 
 def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -> None:

@@ -120,6 +120,13 @@ def test_what_is_asked_is_found_by_name_or_path(store, archive, tmp_path, monkey
         "a corpus that is no folder here is asked as it is"
     )
     assert find_target(store, "s3://bucket/a/*.txt").corpus.name == "mine"
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UsageError, match=r"a folder here that is none of its sources: write \./mine"):
+        find_target(store, "mine")
+    assert find_target(store, "mine", fetch=False) == Target(Corpus(store, "mine"))
+    remember(Corpus(store, "mine"), sources=[str(tmp_path / "mine" / "*.txt")])
+    assert find_target(store, "mine") == Target(Corpus(store, "mine")), "some of the folder are its documents"
+    (tmp_path / "mine").rmdir()
     assert find_target(store, "s3://bucket/Für Sie/").corpus.name == "F-r-Sie"
     for given, says in {"dosc": "'docs'", "othr": "'./other'", "x": "memagent ingest x FOLDER", " ": "nothing"}.items():
         with pytest.raises(UsageError, match=says):
