@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
@@ -107,25 +108,53 @@ def parse_csv(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refu
             next(file)
         _check_id_column(columns, options)
         reader = RowReader(options, "text/csv", encoding)
-        yield from _rows(csv.reader(file, delimiter=delimiter, strict=True), columns, reader, encoding)
+        records = itertools.islice(_records(file, delimiter, above + 1, len(columns)), 1, None)
+        yield from _rows(records, columns, reader, encoding)
 
 
-def _rows(
-    lines: Iterator[list[str]], columns: list[str], reader: RowReader, encoding: str
-) -> Iterator[Parsed | Refused]:
-    next(lines, None)
-    for number in itertools.count(1):
+def _records(file: Iterator[str], delimiter: str, line: int, width: int) -> Iterator[tuple[str, list[str] | csv.Error]]:
+    """Yield where each record stands, counted from `line`, and its fields, or why it has none.
+
+    A quote too many takes the rows after it for its text, so reading goes on at the next line with `width` fields: once
+    for the same lines, so that the time stays in proportion to their number.
+    """
+    waiting, taken, until = deque[str](), list[str](), 0
+
+    def lines() -> Iterator[str]:
+        while text := waiting.popleft() if waiting else next(file, ""):
+            taken.append(text)
+            yield text
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    while True:
+        taken.clear()
         try:
-            fields = next(lines)
+            record: list[str] | csv.Error = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield Refused(str(number), "broken-row", f"{error}")
-            continue
-        if not fields:
+            record, reader = error, csv.reader(lines(), delimiter=delimiter, strict=True)
+            if line >= until:
+                until = line + len(taken) - 1
+                counts = (sum(map(len, csv.reader([text], delimiter=delimiter))) for text in taken[1:])
+                again = next((at for at, count in enumerate(counts, 1) if count == width), len(taken))
+                waiting.extendleft(reversed(taken[again:]))
+                del taken[again:]
+        where = f"line {line:,}" if len(taken) == 1 else f"lines {line:,} to {line + len(taken) - 1:,}"
+        line += len(taken)
+        yield where, record
+
+
+def _rows(
+    records: Iterator[tuple[str, list[str] | csv.Error]], columns: list[str], reader: RowReader, encoding: str
+) -> Iterator[Parsed | Refused]:
+    for number, (where, fields) in enumerate(records, 1):
+        if isinstance(fields, csv.Error):
+            yield Refused(str(number), "broken-row", f"{where}: a quote is not closed as it should be ({fields})")
+        elif not fields:
             continue  # an empty line between rows
-        if len(fields) != len(columns):
-            yield Refused(str(number), "ragged", f"it has {len(fields)} fields, the header {len(columns)}")
+        elif len(fields) != len(columns):
+            yield Refused(str(number), "ragged", f"{where}: {len(fields)} fields, and the header has {len(columns)}")
         elif any(_BAD_BYTE.search(field) for field in fields):
             yield Refused(str(number), "encoding", f"it has bytes that are not {encoding}")
         else:

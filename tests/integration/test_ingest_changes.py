@@ -1,12 +1,14 @@
 """What an ingest makes of sources that are new, changed, gone, moved or broken for a while."""
 
 import gzip
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,64 @@ def test_a_broken_source_keeps_what_it_had(store: Store, place: Place) -> None:
     assert run(place.url)["deleted"] == 1
     assert run.bad() == {}
     assert len(run.texts()) == 2000
+
+
+_MAILS = "".join(f"From a Mon Mar  4 10:00:00 2024\nFrom: a@example.org\nSubject: {n}\n\ntext {n}\n\n" for n in "012")
+
+
+def _zip(*damaged: str) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for n in "012":
+            archive.writestr(f"{n}.txt", b"\0\1\2\3" * 50 if n in damaged else f"text {n}")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "broken", "reason", "mended"),
+    [
+        ("t.csv", "id,text\n0,a\n1,b\n2,c\n", 'id,text\n0,a\n1,"b\n2,c\n', "broken-row", "id,text\n0,a\n2,c\n"),
+        ("t.csv", "id,text\n0,a\n1,b\n2,c\n", "id,text\n0,a\n1\n2,c\n", "ragged", "id,text\n0,a\n2,c\n"),
+        (
+            "t.csv",
+            "id,text\n0,a\n1,b\n2,c\n",
+            b"id,text\n0,a\n1,\x81\x8d\n2,\xc3\xa4c\n",
+            "encoding",
+            "id,text\n0,a\n2,c\n",
+        ),
+        (
+            "t.jsonl",
+            '{"id": 0, "text": "a"}\n{"id": 1, "text": "b"}\n{"id": 2, "text": "c"}\n',
+            '{"id": 0, "text": "a"}\n{"id": 1, "text": 5}\n{"id": 2, "text": "c"}\n',
+            "wrong-type",
+            '{"id": 0, "text": "a"}\n{"id": 2, "text": "c"}\n',
+        ),
+        (
+            "t.mbox",
+            _MAILS,
+            _MAILS.replace("From: a@example.org\nSubject: 1\n", "1\n"),
+            "broken",
+            _MAILS[: len(_MAILS) // 3 * 2],
+        ),
+        ("t.zip", _zip(), _zip("1"), "binary", _zip("1").replace(b"1.txt", b".1txt")),
+    ],
+)
+def test_what_a_refused_row_was_stays_until_the_source_is_mended(
+    tmp_path: Path, name: str, whole: str | bytes, broken: str | bytes, reason: str, mended: str | bytes
+) -> None:
+    run, place = Run(Store(str(tmp_path / "store")), id_column="id"), Place(str(tmp_path / "in"))
+    place.put(name, whole)
+    run(place.url)
+    before = current_documents(Corpus(run.store, "c")).to_pylist()
+    assert len(before) == 3
+    place.put(name, broken)
+    refused = run(place.url)
+    assert refused["quarantined"] == {reason: 1}
+    rows = current_documents(Corpus(run.store, "c")).to_pylist()
+    assert len(rows) == 3 and rows[1] == before[1]
+    place.put(name, mended)
+    run(place.url)
+    assert len(run.texts()) == 2 and run.bad() == {}
 
 
 def test_a_source_that_failed_is_parsed_again_only_where_something_has_changed(store: Store, place: Place) -> None:

@@ -303,7 +303,7 @@ def _tables(root: Path) -> list[Case]:
         _empty(root, "empty.jsonl", "\n\n"),
         Case(
             _put(root, "ragged.csv", ragged),
-            {"ragged.csv#1": "Quoted, with\nnew line.", "ragged.csv#4": "long long"},
+            {"ragged.csv#1": "Quoted, with\nnew line.", "ragged.csv#4": "long long", "ragged.csv#6": "x"},
             {"2": "ragged", "3": "ragged", "5": "broken-row"},
         ),
         _bad(root, "other.csv", "id,body\n1,x\n", "no-column"),

@@ -1,12 +1,13 @@
 """Tables whose bytes do not go on as they began."""
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.sources import parse
+from infra.sources import Parsed, Refused, parse
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
@@ -57,3 +58,31 @@ def test_no_row_is_lost_of_a_table_that_begins_with_many_bad_ones(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"other": "one"}\n' * 200)
     with pytest.raises(SourceError, match="no row has the column; the first one: it has no 'text'"):
         list(parse(str(tmp_path / "b.jsonl"), "b.jsonl", IngestConfig()))
+
+
+def test_a_quote_too_many_costs_its_row_alone(tmp_path):
+    lines = ["id,text", *(f"{number},document number {number}" for number in range(1, 2001))]
+    lines[5], lines[1500] = '5,"document number 5', '1500,"document number 1500'
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    found = list(parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig()))
+    assert [record.row for record in found] == [str(number) for number in range(1, 2001)]
+    refused = [record for record in found if isinstance(record, Refused)]
+    assert [(record.row, record.reason) for record in refused] == [("5", "broken-row"), ("1500", "broken-row")]
+    assert refused[0].detail.startswith("line 6: a quote is not closed") and "line 1,501: " in refused[1].detail
+
+
+def test_a_text_of_many_lines_that_ends_wrongly_is_one_refusal_that_names_them(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        'id,text,by\n1,"one\ntwo, with\na comma" more,Ann\n\n2,"two\nlines",Bo\n3,"x\ny"\n4,"four\nmore\n'
+    )
+    found = list(parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig()))
+    assert [record.text for record in found if isinstance(record, Parsed)] == ["two\nlines"]
+    details = [record.detail.partition(":")[0] for record in found if isinstance(record, Refused)]
+    assert details == ["lines 2 to 4", "lines 8 to 9", "lines 10 to 11"]
+
+
+def test_quotes_that_open_and_close_on_each_line_take_no_square_of_the_lines(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n" + '"b","c\n' * 20_000 + 'b","c\n' * 20_000)
+    begun = time.process_time()
+    found = list(parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig()))
+    assert all(isinstance(record, Refused) for record in found) and time.process_time() - begun < 5
