@@ -92,10 +92,10 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
     shown = quoted(path)
     if os.path.isdir(path):
         below = shown.rstrip("/") + "/"
-        before = listing.count + len(listing.unusable)
+        before = (listing.count, len(listing.unusable))
         _walk(path, lambda relative: True, None, listing)
         if os.path.isdir(os.path.join(path, LOG_FOLDER)):
-            before = -1  # a table without rows is there
+            before = (-1, 0)  # a table without rows is there
         _cover(shown, lambda source: source == shown or source.startswith(below), listing, before, earlier)
         return
     if os.path.lexists(path):
@@ -104,11 +104,11 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
         return
     if not _MAGIC.search(path):
         known = set(earlier())
-        if shown in known:
-            listing.covers.append(lambda source: source == shown)
-        elif any(source.startswith(shown.rstrip("/") + "/") for source in known):
+        if any(source.startswith(shown.rstrip("/") + "/") for source in known):
             # It may be a disk that is not mounted: its documents are kept, and the other sources are read.
             listing.unusable.append(Unusable(shown, "no-folder", "the folder is not there; its documents are kept"))
+        elif shown in known:
+            listing.covers.append(lambda source: source == shown)
         else:
             raise UsageError(f"source {argument!r}: no such file or folder")
         return
@@ -119,7 +119,7 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
     def covers(source: str) -> bool:
         return source.startswith(prefix) and matches(source.removeprefix(prefix)) is not None
 
-    before = listing.count + len(listing.unusable)
+    before = (listing.count, len(listing.unusable))
     depth = None if "**" in pattern else pattern.count("/")
     is_there = os.path.isdir(base)
     if is_there:
@@ -129,20 +129,25 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
 
 
 def _cover(
-    shown: str, covers: Callable[[str], bool], listing: Listing, before: int, earlier: Callable[[], Iterable[str]]
+    shown: str,
+    covers: Callable[[str], bool],
+    listing: Listing,
+    before: tuple[int, int],
+    earlier: Callable[[], Iterable[str]],
 ) -> bool:
     """Note what a source covers, by which its documents are told from those that are gone; return whether it is known.
 
     Where it has no file any more, it covers nothing, and its documents are kept: a disk that is not mounted leaves an
-    empty folder. `before` is the count of files and unusable sources that were listed before it.
+    empty folder, or links that lead nowhere. `before` counts the files and unusable sources listed before it.
     """
-    if listing.count + len(listing.unusable) > before:
+    unusable = {bad.source for bad in listing.unusable}
+    if listing.count > before[0]:
         listing.covers.append(covers)
-    elif any(map(covers, earlier())):
+    elif any(covers(source) for source in earlier() if source not in unusable) and shown not in unusable:
         detail = "it has no file any more; its documents are kept, and `memagent forget` deletes them"
         listing.unusable.append(Unusable(shown, "empty-source", detail))
     else:
-        return False
+        return len(listing.unusable) > before[1]
     return True
 
 
@@ -207,7 +212,7 @@ def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -
     prefix = base.rstrip("/") + "/"
     try:
         probe(base)
-        before = listing.count + len(listing.unusable)
+        before = (listing.count, len(listing.unusable))
         count, covers = _add_s3(url, prefix, pattern, listing)
         if not count and pattern:  # a key may hold the characters of a glob
             count, as_key = _add_s3(url, url.rstrip("/") + "/", "", listing)
@@ -216,7 +221,7 @@ def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -
         raise UsageError(f"source {url!r}: there is no such bucket") from error
     except Exception as error:  # s3fs lets several libraries' errors through
         raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
-    if count or quoted(url) in set(earlier()):
+    if count or set(filter(covers, earlier())) == {quoted(url)}:  # an object, which may be gone
         listing.covers.append(covers)
     elif not _cover(quoted(url), covers, listing, before, earlier):
         raise UsageError(f"source {url!r}: there is no such object, or nothing under it")

@@ -410,8 +410,16 @@ def test_a_source_without_files_deletes_nothing(root: str, store: Store, source:
         assert (summary["deleted"], summary["quarantined"]) == (0, {"empty-source": 1})
         assert run.texts() == {"b.txt": "two"}
     if not root.startswith("s3://"):
+        os.symlink("nowhere", f"{root}/kept/link.txt")
+        os.mkfifo(f"{root}/kept/pipe.txt")
+        for _ in range(2):
+            summary = run(asked)
+            assert (summary["deleted"], summary["quarantined"].get("empty-source")) == (0, 1)
+            assert run.texts() == {"b.txt": "two"}
         shutil.rmtree(f"{root}/kept")
-        assert run(asked)["deleted"] == 0 and run.texts() == {"b.txt": "two"}
+        summary = run(asked)
+        assert (summary["deleted"], run.texts()) == (0, {"b.txt": "two"})
+        assert summary["quarantined"] == {"empty-source" if source else "no-folder": 1}
     place.put("c.txt", "three")
     assert run(asked)["deleted"] == 1 and run.texts() == {"c.txt": "three"}
 
@@ -434,6 +442,14 @@ def test_a_table_without_the_id_column_is_refused_whole_and_what_it_gave_stays(
     wrong = run(str(folder), id_column="nope")
     assert wrong["quarantined"] == {"no-column": 1} and wrong["failed"] == 1
     assert run.texts() == {f"{name}#a": "one", f"{name}#b": "two"}
+
+
+def test_a_folder_that_never_had_a_file_is_not_said_to_have_none_any_more(tmp_path: Path) -> None:
+    run = Run(Store(str(tmp_path / "store")))
+    (tmp_path / "in").mkdir()
+    os.symlink("nowhere", tmp_path / "in" / "link.txt")
+    for source in ("", "", "/*.txt", "/*.txt"):
+        assert run(f"{tmp_path}/in{source}")["quarantined"] == {"link": 1}
 
 
 _KILLED = """
