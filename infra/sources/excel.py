@@ -1,10 +1,11 @@
 """Excel workbooks (.xlsx): the cells as they are shown, from the XML of the sheets (ECMA-376 part 1, 18)."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import zip_longest
+from math import floor, isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, BinaryIO, NamedTuple
 
@@ -28,15 +29,17 @@ _LONGEST_FORMAT = 255
 """Characters of a format in Excel."""
 _COLUMN = re.compile(r"[A-Z]{1,3}")
 _ESCAPE = re.compile(r"_x([0-9A-Fa-f]{4})_")
-_SECTION = re.compile(r'(?:"[^"]*"|\\.|\[[^\]]*\]|[^;"\\\[])*')
-_MARK = re.compile(r"\[(?!h+\]|m+\]|s+\]|\$)[^\]]*\]|_.|\*.", re.I)
-"""Colours, conditions, and what pads a cell."""
-_CURRENCY = re.compile(r"\[\$([^\]-]*)[^\]]*\]")
+_SEPARATOR = re.compile(r'("[^"]*"|\\.|\[[^\]]*\])|;')
+_MARK = re.compile(r'("[^"]*"|\\.)|\[\$([^\]-]*)[^\]]*\]|\[(?!h+\]|m+\]|s+\])[^\]]*\]|_.|\*.', re.I)
+"""Literals, which stay; currencies; colours, conditions, and what pads a cell."""
+_COLOUR = re.compile(r"\[(?:[a-z]{3,}|color ?\d+)\]", re.I)
 _CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
 _HOLDS = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 _LITERAL = re.compile(r'"([^"]*)"|\\(.)')
-_DIGITS = re.compile(r"[0#?][0#?,.]*(?:E[+-][0#?]+)?|\.[0#?]+")
+_DIGITS = re.compile(r"[0#?][0#?,.]*(?:E[+-][0#?]+)?|\.[0#?]+|general", re.I)
+_FRACTION = re.compile(r"s\]?[.,](0+)")
 _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.I)
+_EXACT = Context(prec=1_000)
 _UNCOMPUTED = "uncomputed formula"
 
 
@@ -70,16 +73,20 @@ class Workbook:
 
     def __init__(self, archive: OfficeArchive) -> None:
         self._archive, self.title = archive, archive.title()
-        self.not_read = Counter[str]()
+        self.not_read = archive.not_read
         """Parts that are not in the lines so far."""
         parts = archive.related(archive.main)
         root = archive.xml(archive.main)
-        self.sheets = [
-            (attribute(sheet, "name"), parts[attribute(sheet, "id")][1])
-            for sheet in _children(root, "sheets")
-            if parts.get(attribute(sheet, "id"), ("", ""))[0] == "worksheet"
-        ]
+        self.sheets = list[tuple[str, str]]()
         """Their names and parts."""
+        for sheet in _children(root, "sheets"):
+            kind, path = parts.get(attribute(sheet, "id"), ("", ""))
+            if kind == "worksheet":
+                self.sheets.append((attribute(sheet, "name"), path))
+            else:
+                self.not_read[f"{kind.removesuffix('sheet') or 'missing'} sheet"] += 1
+        if not self.sheets and self.not_read["missing sheet"]:
+            raise LookupError("none of its sheets is there")
         first_is_1904 = attribute(child(root, "workbookPr"), "date1904") in ("1", "true")
         self._first_day = datetime(1904, 1, 1) if first_is_1904 else datetime(1899, 12, 30)
         paths = {kind: path for kind, path in parts.values()}
@@ -165,12 +172,16 @@ def shown(value: float, code: str, first_day: datetime) -> str:
         code: of the format (18.8.31), as ``0.0%``; empty: general.
         first_day: the day 0 of dates.
     """
-    sections = [one for one in _SECTION.findall(code[:_LONGEST_FORMAT]) if one]
-    section, unsigned = _section(sections, value)
-    section = _CURRENCY.sub(lambda found: f'"{found.group(1)}"', _MARK.sub("", section))
+    sections = _SEPARATOR.sub(lambda found: found[1] or "\0", code[:_LONGEST_FORMAT]).split("\0")
+    marked, unsigned = _section(sections, value)
+    section = _unmarked(marked)
+    if unsigned and _COLOUR.search(_LITERAL.sub("", marked)):  # a text has no red that could stand for the sign
+        unsigned = [*map(_unmarked, sections)].count(section) == 1
     bare = _LITERAL.sub("", section).lower()
-    if not bare or bare == "general" or "@" in bare:
-        return _general(value) if bare != "" or not section else section.strip('"')
+    if not section or "@" in bare or not isfinite(value):  # a number that a format hides is shown, too
+        return _general(value)
+    if not bare:
+        return _LITERAL.sub(r"\1\2", section)
     if set(bare) & set("ymdhs"):
         return _moment(value, bare, first_day)
     runs = [*_DIGITS.finditer(_LITERAL.sub(lambda found: "\0" * len(found.group()), section))]
@@ -178,7 +189,8 @@ def shown(value: float, code: str, first_day: datetime) -> str:
         return _general(value)
     size = abs(value) if unsigned else value
     if len(runs) == 1:
-        figures = [_figure(size, runs[0].group(), percent="%" in bare)]
+        run = runs[0].group()
+        figures = [_general(size) if run.lower() == "general" else _figure(size, run, percent="%" in bare)]
     elif all(set(run.group()) <= set("0#?") for run in runs):
         figures = _spread(size, [run.group() for run in runs])
     else:
@@ -186,6 +198,11 @@ def shown(value: float, code: str, first_day: datetime) -> str:
     edges = [0, *(edge for run in runs for edge in run.span()), len(section)]
     between = (_LITERAL.sub(r"\1\2", section[edges[k] : edges[k + 1]]) for k in range(0, len(edges), 2))
     return "".join(text for pair in zip_longest(between, figures, fillvalue="") for text in pair)
+
+
+def _unmarked(section: str) -> str:
+    """Return a section of a format without its marks; a currency is a literal."""
+    return _MARK.sub(lambda found: found[1] or (f'"{found[2]}"' if found[2] else ""), section)
 
 
 def _section(sections: Sequence[str], value: float) -> tuple[str, bool]:
@@ -198,12 +215,12 @@ def _section(sections: Sequence[str], value: float) -> tuple[str, bool]:
         return "", False
     if value < 0 and len(sections) > 1:
         return sections[1], True
-    return sections[2] if value == 0 and len(sections) > 2 else "".join(sections[:1]), False
+    return sections[2 if value == 0 and len(sections) > 2 else 0], False
 
 
 def _spread(value: float, runs: Sequence[str]) -> list[str]:
     """Return the digits of a number over the runs of marks of a format as ``000-00-0000``, filled from the right."""
-    sign, digits = "-" if value < 0 else "", f"{abs(value):.0f}"
+    sign, digits = "-" if value < 0 else "", f"{_rounded(_decimal(abs(value)), 0)}"
     shown = list[str]()
     for run in reversed(runs):
         taken = digits if len(shown) == len(runs) - 1 else digits[-len(run) :]
@@ -214,14 +231,15 @@ def _spread(value: float, runs: Sequence[str]) -> list[str]:
 
 def _figure(value: float, code: str, *, percent: bool) -> str:
     whole, _, part = code.partition("E")[0].partition(".")
-    value = value * 100 if percent else value
+    number = _decimal(value).scaleb(2 if percent else 0)
     while whole.endswith(",") or part.endswith(","):  # each scales by a thousand
-        value, whole, part = value / 1000, whole.removesuffix(","), part.removesuffix(",")
-    if "E" in code:
-        return f"{value:.{len(part)}E}"
-    text = f"{value:{',' if ',' in whole else ''}.{len(part)}f}"
-    if "0" not in code and not float(text.replace(",", "")):
+        number, whole, part = number.scaleb(-3), whole.removesuffix(","), part.removesuffix(",")
+    if "E" in code.upper():
+        return f"{float(_rounded(number, len(part) - number.adjusted())):.{len(part)}E}"
+    number = _rounded(number, len(part))
+    if "0" not in code and not number:
         return ""  # such marks show no zero
+    text = f"{number:{',' if ',' in whole else ''}f}"
     if spare := len(part) - part.count("0"):
         kept = text.rstrip("0") if spare == len(part) else text[:-spare] + text[-spare:].rstrip("0")
         text = kept.rstrip(".")
@@ -230,23 +248,35 @@ def _figure(value: float, code: str, *, percent: bool) -> str:
     return f"{sign}{head.zfill(whole.count('0')) if ',' not in whole else head}{dot}{tail}"
 
 
+def _decimal(value: float) -> Decimal:
+    return Decimal(f"{value:.15g}")  # as many digits as Excel counts
+
+
+def _rounded(number: Decimal, places: int) -> Decimal:
+    return number.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _EXACT)
+
+
 def _general(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.15G}"
 
 
 def _moment(value: float, code: str, first_day: datetime) -> str:
+    found = _FRACTION.search(code)
+    places = len(found[1]) if found else 0
+    ticks = int(_rounded(_decimal(value) * 86_400, places).scaleb(places))
+    has_time = bool(set(code) & set("hs"))
     if _DURATION.search(code):
-        seconds = round(value * 86_400)
-        text = f"{seconds // 3600}:{seconds // 60 % 60:02}"
-        return f"{text}:{seconds % 60:02}" if "s" in code else text
+        seconds, part = divmod(abs(ticks), 10**places)
+        clock = f"{'-' * (ticks < 0)}{seconds // 3600}:{seconds // 60 % 60:02}" + f":{seconds % 60:02}" * ("s" in code)
+        return f"{clock}.{part:0{places}}" if places else clock
+    seconds, part = divmod(ticks, 10**places)
     try:
-        at = first_day + timedelta(days=value + (0 < value < 60 and first_day.year == 1899))  # 1900 had no 29 February
+        days = (0 < value < 60 and first_day.year == 1899) + (0 if has_time else floor(_decimal(value)))
+        at = first_day + timedelta(days, seconds if has_time else 0)  # 1900 had no 29 February
     except OverflowError:
         return _general(value)
-    at = (at + timedelta(milliseconds=500)).replace(microsecond=0)
-    has_time = bool(set(code) & set("hs"))
     has_day = bool(set(code) & set("yd")) or not has_time
-    clock = at.strftime("%H:%M:%S" if at.second or "s" in code else "%H:%M")
+    clock = at.strftime("%H:%M:%S" if at.second or "s" in code else "%H:%M") + (f".{part:0{places}}" if places else "")
     return " ".join([*([at.date().isoformat()] if has_day else []), *([clock] if has_time else [])])
 
 

@@ -17,6 +17,8 @@ from memagent.errors import SourceError
 _OLE = b"\xd0\xcf\x11\xe0"
 _RATIO_FROM = 2**24
 """Inflated bytes below which no ratio counts as a bomb: XML compresses well."""
+_SAID = ("header", "footer", "footnotes", "endnotes", "comments", "drawing", "notesSlide", "diagramData")
+"""Kinds of parts with text; a sheet or slide is looked for by what lists it."""
 _SAFE = {"resolve_entities": False, "no_network": True, "remove_comments": True, "remove_pis": True}
 
 
@@ -25,6 +27,8 @@ class OfficeArchive:
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
+        self.not_read = Counter[str]()
+        """Parts that are referred to and are not there, to which a parser adds what it leaves out."""
         top = self.related("")
         self.main = next((path for kind, path in top.values() if kind == "officeDocument"), "")
         """The part with the document itself."""
@@ -49,6 +53,9 @@ class OfficeArchive:
             )
             for one in self.xml(path)
         }
+        self.not_read.update(
+            f"missing {kind}" for kind, target in found.values() if kind in _SAID and target not in names
+        )
         return {key: (kind, target) for key, (kind, target) in found.items() if target in names}
 
     def xml(self, part: str | None) -> Any:

@@ -1,6 +1,5 @@
 """PowerPoint presentations (.pptx): the texts of the slides, from the XML of their parts (ECMA-376 part 1, 19)."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -30,7 +29,7 @@ class _Presentation:
 
     def __init__(self, archive: OfficeArchive) -> None:
         self._archive, self.title = archive, archive.title()
-        self.not_read = Counter[str]()
+        self.not_read = archive.not_read
         """Parts that are not in the slides so far."""
 
     def slides(self) -> Iterator[str]:

@@ -5,7 +5,6 @@ headers stand before the body and footers after it, each once. Numbers of lists 
 "Breach of 2.2" has its target.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -56,7 +55,7 @@ class _Document:
 
     def __init__(self, archive: OfficeArchive) -> None:
         self._archive, self.title = archive, archive.title()
-        self.not_read = Counter[str]()
+        self.not_read = archive.not_read
         """Parts that are not in the lines so far."""
         self._parts = archive.related(archive.main)
         self._numbers = _Numbers(self._of_kind("numbering"), self._of_kind("styles"))

@@ -229,6 +229,8 @@ def xlsx_rows(path: Path, needed: Sequence[str], advice: str = "", optional: Col
                 raise UsageError(f"{path} is larger than {_WORKBOOK >> 20} MiB unpacked: save it as .csv")
             book = Workbook(OfficeArchive(parts))
             first = book.sheets[0]  # none in an Office file of another kind: an IndexError
+            if book.not_read["missing sheet"]:
+                raise LookupError
             for sheet in book.sheets:
                 rows = book.rows(sheet[1])
                 head = next((cells for _, cells in rows if any(cell.text for cell in cells)), ())

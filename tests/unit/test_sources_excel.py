@@ -3,6 +3,7 @@
 import zipfile
 from datetime import datetime
 
+import docx
 import openpyxl
 import openpyxl.chart
 import openpyxl.comments
@@ -11,6 +12,8 @@ import pytest
 from infra.sources import parse
 from infra.sources.excel import shown
 from memagent.config import IngestConfig
+from memagent.errors import SourceError, UsageError
+from pipelines.io.writer import xlsx_rows
 
 DAY_0 = datetime(1899, 12, 30)
 
@@ -53,6 +56,34 @@ DAY_0 = datetime(1899, 12, 30)
         (5551234567, "(###) ###-####", "(555) 123-4567"),
         (1234567812345670, "0000 0000 0000 0000", "1234 5678 1234 5670"),
         (12.5, "0.0 0.0", "12.5"),  # a format that is not known shows the number
+        (2.5, "0", "3"),
+        (-2.5, "0", "-3"),
+        (1.005, "0.00", "1.01"),
+        (0.285, "0%", "29%"),
+        (1234.5, "#,##0", "1,235"),
+        (12.5, "000-00", "000-13"),
+        (2.5, "0E+00", "3E+00"),
+        (1e20, "0.00", "100000000000000000000.00"),
+        (-0.0625, "[hh]:mm:ss", "-1:30:00"),
+        (44561.9999999653, "dd/mm/yyyy", "2021-12-31"),
+        (44561.9999999653, "dd/mm/yyyy hh:mm:ss", "2022-01-01 00:00:00"),
+        (44561.9999999653, "dd/mm/yyyy hh:mm:ss.000", "2021-12-31 23:59:59.997"),
+        (44561.999999999999, "dd/mm/yyyy", "2022-01-01"),
+        (83.45 / 86_400, "mm:ss.00", "00:01:23.45"),
+        (3723.1234 / 86_400, "[h]:mm:ss.000", "1:02:03.123"),
+        (-12, '0;;"zero"', "-12"),
+        (0, '0;;"zero"', "zero"),
+        (5, ";-0;0", "5"),
+        (5, '0"a;b";-0', "5a;b"),
+        (-1234.5, "#,##0.00;[Red]#,##0.00", "-1,234.50"),
+        (-1234.5, "#,##0.00_);[Red]\\(#,##0.00\\)", "(1,234.50)"),
+        (-5, "[Red][<0]0;0", "-5"),
+        (-5, "0;0", "5"),
+        (5, '0"*"', "5*"),
+        (5, '0"[Red]_x"', "5[Red]_x"),
+        (5, 'General" kg"', "5 kg"),
+        (-5, 'General;[Red]-General" kg"', "-5 kg"),
+        (float("inf"), "0.0", "INF"),
         (0, '_(* #,##0_);_(* (#,##0);_(* "-"??_)', "-"),
     ],
 )
@@ -90,6 +121,46 @@ def test_comments_are_read_and_charts_are_said(tmp_path):
     (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
     assert document.text.splitlines() == ["3", "Comment on A1: Net of tax?"]
     assert document.warnings == ("part not read: 1 chart",)
+
+
+def without(path, part: str) -> None:
+    """Take a part out of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist() if name != part}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+
+
+def test_sheets_that_are_charts_or_lost_are_said(tmp_path):
+    book, path = openpyxl.Workbook(), tmp_path / "a.xlsx"
+    book.active.append(["question"])
+    book.active.append(["Who?"])
+    book.create_sheet("Two").append(["lost"])
+    book.create_chartsheet("Chart").add_chart(openpyxl.chart.BarChart())
+    book.save(path)
+    (document,) = parse(str(path), "a.xlsx", IngestConfig())
+    assert document.warnings == ("part not read: 1 chart sheet",)
+    assert len(list(xlsx_rows(path, ["question"]))) == 1
+    without(path, "xl/worksheets/sheet2.xml")
+    (document,) = parse(str(path), "a.xlsx", IngestConfig())
+    assert document.warnings == ("part not read: 1 missing sheet; 1 chart sheet",)
+    with pytest.raises(UsageError, match="a damaged one"):
+        list(xlsx_rows(path, ["question"]))
+    without(path, "xl/worksheets/sheet1.xml")
+    with pytest.raises(SourceError, match="broken"):
+        list(parse(str(path), "a.xlsx", IngestConfig()))
+
+
+def test_a_word_document_without_its_header_part_says_so(tmp_path):
+    document, path = docx.Document(), tmp_path / "a.docx"
+    document.add_paragraph("The term is two years.")
+    document.sections[0].header.paragraphs[0].text = "Draft"
+    document.save(path)
+    without(path, "word/header1.xml")
+    (read,) = parse(str(path), "a.docx", IngestConfig())
+    assert read.text.strip() == "The term is two years."
+    assert read.warnings == ("part not read: 1 missing header",)
 
 
 def test_formulas_that_were_never_computed_are_a_warning(tmp_path):
