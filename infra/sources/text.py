@@ -1,7 +1,7 @@
 """Plain text, Markdown, and rich text (.rtf) without what is deleted or hidden."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, unread
@@ -44,17 +44,30 @@ def _heading(line: str) -> str:
     return title if unmarked and not unmarked.endswith((" ", "\t")) else unmarked.rstrip(" \t")
 
 
-_RTF = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\[^a-z]|[{}]|[^\\{}]+", re.IGNORECASE)
+_RTF = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'([0-9a-f]{2})|\\([^a-z])|[{}]|[^\\{}]+", re.IGNORECASE)
 _RTF_OBJECT = re.compile(r"\{\\object\b")
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
 _RTF_READ = {
-    **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\\par "),
+    **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\n"),
     **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext", "upr", "ud"), ""),
-    "footnote": "\\par Footnote: ",
-    "annotation": "\\par Comment: ",
+    "footnote": "\nFootnote: ",
+    "annotation": "\nComment: ",
 }
 """Groups with text of the document that the library drops, and what stands for their mark."""
 _RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])", re.DOTALL)
+_RTF_BRACE = re.compile(r"\\[^a-z]|[{}]", re.DOTALL)
+_RTF_PAGES = {
+    **{
+        "mac": "mac_roman",
+        "pc": "cp437",
+        "pca": "cp850",
+        "cp10000": "mac_roman",
+        "cp708": "iso8859_6",
+        "cp0": "cp1252",
+    },
+    **{"mac_japanese": "cp932", "mac_korean": "cp949", "mac_chinesesimp": "gb18030", "mac_chinesetrad": "big5hkscs"},
+}
+"""Code pages that Python has under other names; 0 is that of the system that wrote the file."""
 _RTF_OFF = ("0", "-0")
 _RTF_HEAD = 2**16
 """Characters in which the title stands, before the text."""
@@ -65,21 +78,31 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     Raises SourceError: ``broken``, ``bomb``, ``too-large``.
     """
-    from striprtf.striprtf import rtf_to_text
+    from striprtf.striprtf import HYPERLINKS, charset_map, font_table_group
 
-    source = stream.read().decode("latin-1")  # letters beyond ASCII are written as escapes
+    source = stream.read().decode("latin-1")  # a character a byte
     if not source.lstrip().startswith("{\\rtf"):
         raise SourceError("broken", "it is no rich text; save it again as .rtf")
-    title = _RTF_TITLE.search(source[:_RTF_HEAD])
+    head, whole = source[:_RTF_HEAD], _without_bytes(source)
+    end = _end_of_group(whole)
+    _, *fonts = re.split(r"\\f(\d+)", font_table_group(whole))
+    charsets = {
+        font: re.search(r"\\fcharset(\d{1,4})", said) for font, said in zip(fonts[::2], fonts[1::2], strict=True)
+    }
+    pages = {font: charset_map.get(int(found[1]), "") for font, found in charsets.items() if found}
     try:
-        text = rtf_to_text("".join(_shown_rtf(_without_bytes(source))), errors="replace")
-        name = rtf_to_text(f"{{\\rtf1\\ansi {title.group(1)}}}", errors="replace") if title else ""
-    except (ValueError, LookupError, IndexError, TypeError) as error:
+        text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole[:end]), pages))
+        page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
+        name = "".join(_rtf_text(f"{page.group() if page else ''} {title.group(1)}", {})) if title else ""
+    except (ValueError, OverflowError) as error:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
-    warnings = unread({"embedded object": len(_RTF_OBJECT.findall(source))})
-    if not source.rstrip("\0 \t\r\n").endswith("}"):
+    parts = {"embedded object": len(_RTF_OBJECT.findall(source)), "unreadable letter": text.count("\ufffd")}
+    warnings = unread(parts)
+    if end is None:
         warnings = (*warnings, "the file is cut off: its end is missing")
+    elif re.search(r"\w", whole[end:]):
+        warnings = (*warnings, "what stands after the end of the text is not read")
     yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=warnings)
 
 
@@ -92,32 +115,71 @@ def _without_bytes(source: str) -> str:
     return "".join(kept) + source[after:]
 
 
-def _shown_rtf(source: str) -> Iterator[str]:
-    """Yield marks and texts without deleted and hidden text; groups of `_RTF_READ` are read as if part of the body."""
-    hidden, groups, starred = False, list[bool](), ""
-    for found in _RTF.finditer(source):
-        mark, word, value = found.group(), (found.group(1) or "").lower(), found.group(2)
+def _end_of_group(source: str) -> int | None:
+    """Return where the first group ends; None: it does not."""
+    depth = 0
+    for found in _RTF_BRACE.finditer(source):
+        depth += {"{": 1, "}": -1}.get(found.group(), 0)
+        if found.group() == "}" and depth <= 0:
+            return found.end()
+    return None
+
+
+def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
+    """Yield the text without what is deleted or hidden; groups of `_RTF_READ` are read as if part of the body.
+
+    Args:
+        pages: code pages by font; one that is not there, or is empty, is the document's.
+    """
+    from striprtf.striprtf import destinations, specialchars
+
+    ansi = page = default = "cp1252"
+    hidden = left_out = starred = False
+    substitutes, skip = 1, 0
+    groups, letters = list[tuple[bool, bool, int, str]](), bytearray()
+    for found in _RTF.finditer(source + "}"):
+        mark, (word, value, escaped, char) = found.group(), found.groups("")
+        if escaped or mark[0] not in "\\{}":
+            # The two bytes of a letter may be an escape and an ASCII character.
+            data = bytes.fromhex(escaped) or mark.encode("latin-1").translate(None, b"\r\n")
+            letters += data[skip:] if not hidden and not left_out else b""
+            skip = max(0, skip - len(data))
+            continue
+        if letters:
+            yield _decoded(bytes(letters), page)
+            letters.clear()
+        skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
-            groups.append(hidden)
-        elif mark == "}":
-            hidden = groups.pop() if groups else False
-        if mark == "\\*":
-            starred = mark  # the mark of a group that a reader may leave out; the next word says which
+            groups.append((hidden, left_out, substitutes, page))
+        elif mark == "}" and groups:
+            hidden, left_out, substitutes, page = groups.pop()
+        elif mark == "\\*":
+            starred = True  # a group that a reader may leave out; the next word says which
             continue
-        if word in ("v", "deleted"):
+        elif word in ("v", "deleted"):
             hidden = value not in _RTF_OFF
-        elif word == "plain":
-            hidden = False
-        elif word == "upr":
-            hidden = True  # its text in ASCII; in Unicode the same text follows
-        elif word == "ud":
-            hidden = groups[-2] if len(groups) > 1 else False
+        elif word in ("ansicpg", "mac", "pc", "pca"):
+            ansi = page = f"cp{value}" if value else word
+        elif word in ("deff", "plain", "f"):
+            hidden, default = hidden and word != "plain", value if word == "deff" else default
+            page = pages.get(value if word == "f" else default) or ansi
+        elif word == "uc":
+            substitutes = max(0, int(value or 1))
+        elif word == "u" and value:
+            said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), substitutes
         if word in _RTF_READ:
-            mark, starred = _RTF_READ[word], ""
-        elif mark == "\\\\":
-            mark = "{\\uc0\\u92 }"  # the library takes the words \bin for a picture's bytes
-        is_text = not word and mark not in ("{", "}") and not starred
-        if hidden and (is_text or word in ("u", "tab", "bullet", "emdash", "endash", "lquote", "rquote")):
-            continue
-        yield starred + mark
-        starred = ""
+            said = _RTF_READ[word]
+            # The first half of a text that is there twice is ASCII, the second one Unicode.
+            hidden = word == "upr" or (hidden if word != "ud" else len(groups) > 1 and groups[-2][0])
+        elif starred or word in destinations:
+            left_out = True
+        starred = False
+        if said and not left_out and (not hidden or said[0] in "\n|"):  # hidden marks keep lines and cells apart
+            yield said
+
+
+def _decoded(letters: bytes, page: str) -> str:
+    try:
+        return letters.decode(_RTF_PAGES.get(page, page), "replace")
+    except LookupError:
+        return letters.decode("ascii", "replace")

@@ -167,9 +167,57 @@ def test_all_texts_of_a_mail_are_read_and_of_several_forms_one(tmp_path, mail, s
     assert all(one in document.text for one in said) and not any(one in document.text for one in unsaid)
 
 
-def test_rich_text_that_is_cut_off_says_so(tmp_path):
-    whole = b"{\\rtf1\\ansi {\\b The fee} is 17.\\par The term is two years.}\r\n\0"
-    for text, warnings in ((whole, ()), (whole[:40], ("the file is cut off: its end is missing",))):
-        (tmp_path / "a.rtf").write_bytes(text)
-        (read,) = parsed(tmp_path / "a.rtf")
-        assert read.warnings == warnings and "The fee is 17." in read.text
+_TABLE = rb"\deff1{\fonttbl{\f0 Arial;}{\f1\fswiss\fcharset204 Arial CYR;}{\f2\fcharset128 MS Mincho;}}"
+
+
+@pytest.mark.parametrize(
+    ("marks", "text"),
+    [
+        (rb"\f2 \'83e\'83X\'83g \'93\'fa\'96{\b x}", "テスト 日�x"),
+        (rb"\f2 \'83" + b"\n" + rb"e {\f0 \'e4}\'83\'65", "テ äテ"),
+        (rb"\'cf\'f0 \f0\'e4 \plain\'cf", "Пр ä П"),
+        ("Договор ".encode("cp1251") + b"\\f0 " + "“curly”".encode("cp1252"), "Договор “curly”"),
+        (rb"\uc2\u1078\'e6e{\uc0\u1047 x}\u8364\'83e.", "жЗx€."),
+        (rb"\f0 \u233?\'7b\~\{C:\\bin5\}\'5c", "é{\xa0{C:\\bin5}\\"),
+        (rb'{\field{\*\fldinst{HYPERLINK "http://x.org"}}{\fldrslt { the site}}}', 'the site("http://x.org")'),
+    ],
+)
+def test_letters_of_rich_text_are_those_of_the_font_in_force(tmp_path, marks, text):
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + _TABLE + b" " + marks + b"}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert document.text.strip() == text
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "warnings"),
+    [
+        (rb"\ansicpg10000", "Cafä", ()),
+        (rb"\mac", "Cafä", ()),
+        (rb"\ansicpg0", "CafŠ", ()),
+        (rb"\ansicpg12345", "Caf�", ("part not read: 1 unreadable letter",)),
+    ],
+)
+def test_a_code_page_of_rich_text_that_is_not_known_is_said(tmp_path, page, text, warnings):
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + page + rb"{\info{\title Caf\'8a}}" + b" Caf\x8a}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert (document.text.strip(), document.title, document.warnings) == (text, text, warnings)
+
+
+_CUT, _AFTER = "the file is cut off: its end is missing", "what stands after the end of the text is not read"
+
+
+@pytest.mark.parametrize(
+    ("text", "warnings"),
+    [
+        (b"{\\rtf1\\ansi {\\b The fee} is 17.\\par The term is two years.}\r\n\0", ()),
+        (b"{\\rtf1\\ansi {\\b The fee} is 17.\\par The", (_CUT,)),
+        (b"{\\rtf1\\ansi {\\b The fee} is 17.\\par {\\b The}", (_CUT,)),
+        (b"{\\rtf1\\ansi {\\b The fee} is 17.\\bin50 ab} The term is two years.}", (_CUT,)),
+        (b"{\\rtf1\\ansi {\\b The fee} is 17.} The term is two years.}", (_AFTER,)),
+        (b"{\\rtf1\\ansi {\\b The fee} is 17.\\}\\{}}", ()),
+    ],
+)
+def test_rich_text_that_is_cut_off_or_ends_early_says_so(tmp_path, text, warnings):
+    (tmp_path / "a.rtf").write_bytes(text)
+    (read,) = parsed(tmp_path / "a.rtf")
+    assert read.warnings == warnings and "The fee is 17." in read.text
