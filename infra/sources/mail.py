@@ -139,12 +139,12 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
     if kind == "multipart/alternative":
         forms: dict[str, tuple[list[str], list[_Attached]]] = {}
         for form in part.iter_parts():
-            names: list[_Attached] = []
-            forms[form.get_content_type()] = (list(_texts(form, request, names)), names)
-        kinds = (name for name in _by_preference(forms) if any(map(str.strip, forms[name][0])))
-        texts, names = forms.get(next(kinds, ""), ([], []))
-        attached += names
-        yield from texts
+            texts, names = forms.setdefault(form.get_content_type(), ([], []))
+            texts += _texts(form, request, names)
+        chosen = next((name for name in _by_preference(forms) if any(map(str.strip, forms[name][0]))), "")
+        for name, (_, names) in forms.items():  # of another form its files matter
+            attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
+        yield from dict.fromkeys(forms[chosen][0] if chosen else ())
     elif part.is_multipart() and part.get_content_maintype() == "multipart":
         for inner in part.iter_parts():
             yield from _texts(inner, request, attached)

@@ -60,6 +60,53 @@ def test_each_mail_of_a_mailbox_is_a_document():
     assert "First.\nFrom here on\nFrom the start" in one.text and "Second." in two.text
 
 
+def parts(kind: str, *bodies: str) -> str:
+    mark = f"b{len(kind)}"
+    inside = "".join(f"--{mark}\n{body}\n" for body in bodies)
+    return f'Content-Type: multipart/{kind}; boundary="{mark}"\n\n{inside}--{mark}--\n'
+
+
+def part(kind: str, text: str, name: str = "", how: str = "attachment") -> str:
+    named = f'Content-Disposition: {how}; filename="{name}"\n' if name else ""
+    return f"Content-Type: {kind}\n{named}\n{text}"
+
+
+PLAIN, HTML_PART, PDF = (
+    part("text/plain", "plain"),
+    part("text/html", "<p>one</p>"),
+    part("application/pdf", "x", "c.pdf"),
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "warnings"),
+    [
+        (
+            parts("alternative", PLAIN, parts("mixed", HTML_PART, PDF, part("text/html", "<p>two</p>"))),
+            "plain\n\nAttachment: c.pdf",
+            1,
+        ),
+        (
+            parts("alternative", parts("mixed", HTML_PART, PDF, part("text/html", "<p>two</p>"))),
+            "one\n\ntwo\n\nAttachment: c.pdf",
+            1,
+        ),
+        (parts("alternative", HTML_PART, part("text/html", "<p>two</p>"), HTML_PART), "one\n\ntwo", 0),
+        (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "plain", 0),
+        (
+            parts("alternative", PLAIN, parts("related", HTML_PART, part("image/png", "x", "logo.png", "inline"))),
+            "plain",
+            0,
+        ),
+        (parts("alternative", part("application/pdf", "x")), "\n\nAttachment: application/pdf", 1),
+    ],
+)
+def test_what_is_attached_to_any_form_of_a_body_is_named(tmp_path, body, text, warnings):
+    (tmp_path / "a.eml").write_text(f"Subject: s\nMIME-Version: 1.0\n{body}")
+    (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
+    assert document.text == f"Subject: s\n\n{text}" and len(document.warnings) == warnings
+
+
 def test_a_mail_that_is_none_is_a_row_that_failed(tmp_path):
     (tmp_path / "a.mbox").write_bytes(
         MAIL % (b"one", b"First.") + b"From x\nno header\n\n" + MAIL % (b"three", b"Third.")
