@@ -346,8 +346,9 @@ def load_questions(path: str, workbook: Callable[..., Iterator[FileRow]] | None 
     """Load questions.
 
     Each has `question`, and optionally `id`, `answers` (gold; an empty list or text means that the documents do not
-    say) and `documents` (ids or globs). In CSV and Excel, several answers or documents are separated by ``|``. A TOML
-    file holds them as ``[[question]]`` tables.
+    say) and `documents` (ids or globs). In CSV and Excel, several answers or documents are separated by ``|``; an empty
+    cell gives none, and ``|`` alone in `answers` means that the documents do not say. A TOML file holds them as
+    ``[[question]]`` tables.
 
     Args:
         path: of the file.

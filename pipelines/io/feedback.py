@@ -172,11 +172,11 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         raise UsageError(f"{where}: verdict {values['verdict']!r} is none of {', '.join(COUNTING)}")
     if not values["reading_id"].strip():
         raise UsageError(f"{where}: the reading_id is empty")
-    if verdict == "corrected" and "answer" not in row:
-        raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
     if verdict == "accepted" and row.get("review") == "corrected":  # what was shown, and accepted, is the correction
         verdict = "corrected"
-    answer = right_answer(without_prefix(values["answer"].strip())) if verdict == "corrected" else ""
+    if verdict == "corrected" and "answer" not in row:
+        raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
+    answer = right_answer(values["answer"].strip()) if verdict == "corrected" else ""
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     return FileVerdict(values["reading_id"].strip(), kind, answer, where)
 
@@ -195,5 +195,6 @@ def _file_rows(path: Path) -> Iterator[FileRow]:
         raise UsageError(f"{path}: a feedback file is .csv, .xlsx or .jsonl")
     text = read_text(path, "feedback file")
     if suffix == ".csv":
-        return csv_rows(path, text, _NEEDED, _ADVICE)
+        rows = csv_rows(path, text, _NEEDED, _ADVICE)
+        return (FileRow(row.where, {name: without_prefix(cell) for name, cell in row.values.items()}) for row in rows)
     return json_lines(path, text, "reading_id and verdict")

@@ -102,16 +102,19 @@ def write_file(path: Path, rows: Iterable[Row], kind: str, layout: TableLayout) 
         WRITERS[kind](rows, layout, file)
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
 def _csv_cell(cell: object) -> object:
     """Return a cell with a prefix if a spreadsheet would run it as a formula."""
     if isinstance(cell, Link):
         return cell.address
-    return "'" + cell if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+    return "'" + cell if isinstance(cell, str) and cell[:1] in _FORMULA else cell
 
 
 def without_prefix(cell: str) -> str:
     """Remove the prefix that CSV files have before formulas."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@") else cell
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in _FORMULA else cell
 
 
 def _csv(rows: Iterable[Row], layout: TableLayout, file: IO[bytes]) -> None:

@@ -1,9 +1,11 @@
 """Files of verdicts."""
 
+import pyarrow as pa
 import pytest
 
 from memagent.errors import UsageError
 from pipelines.io.feedback import load_verdicts
+from pipelines.io.writer import TableLayout, write_file
 
 
 @pytest.mark.parametrize("field", ["reading_id", "answer"])
@@ -14,3 +16,30 @@ def test_half_a_character_is_refused_with_its_row_and_field(tmp_path, field):
     path.write_text(good + "{" + ", ".join(f'"{name}": {value}' for name, value in row.items()) + "}\n")
     with pytest.raises(UsageError, match=rf"verdicts\.jsonl, line 2: field '{field}' holds \\ud800"):
         load_verdicts(path)
+
+
+def test_an_accepted_correction_needs_its_answer(tmp_path):
+    path = tmp_path / "verdicts.csv"
+    path.write_text("reading_id,verdict,review\nr1,accepted,corrected\n")
+    with pytest.raises(UsageError, match="line 2: corrected to what"):
+        load_verdicts(path)
+    path.write_text("reading_id,verdict,review,answer\nr1,accepted,corrected,17\n")
+    ((verdict,), _) = load_verdicts(path)
+    assert (verdict.verdict, verdict.answer) == ("corrected", "17")
+
+
+@pytest.mark.parametrize("kind", ["csv", "xlsx", "jsonl"])
+@pytest.mark.parametrize("answer", ["-5", "=A1", "\tx", "'quoted'"])
+def test_answers_come_back_as_they_were_written(tmp_path, kind, answer):
+    path, names = tmp_path / f"verdicts.{kind}", ("reading_id", "verdict", "answer")
+    layout = TableLayout(pa.schema([(name, pa.string()) for name in names]))
+    write_file(path, [dict(zip(names, ("r1", "corrected", answer), strict=True))], kind, layout)
+    ((verdict,), _) = load_verdicts(path)
+    assert verdict.answer == answer.strip()
+
+
+def test_only_in_csv_a_quote_before_a_sign_is_the_export_s(tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    path.write_text('{"reading_id": "r1", "verdict": "corrected", "answer": "\'-5"}\n')
+    ((verdict,), _) = load_verdicts(path)
+    assert verdict.answer == "'-5"

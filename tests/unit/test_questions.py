@@ -26,9 +26,11 @@ def test_json_lines(tmp_path):
 
 
 def test_csv_with_several_answers(tmp_path):
-    one, two = load(tmp_path, "q.csv", 'question,answers,documents\n"Who, me?",A|B,x.txt|y.txt\nWhat?,,\n')
+    one, two, three = load(
+        tmp_path, "q.csv", 'question,answers,documents\n"Who, me?",A|B,x.txt|y.txt\nWhat?,,\nWhy?,|,\n'
+    )
     assert (one.text, one.answers, one.documents) == ("Who, me?", ("A", "B"), ("x.txt", "y.txt"))
-    assert two.answers is None and two.documents == ()
+    assert two.answers is None and two.documents == () and three.answers == ("",)
 
 
 def test_excel(tmp_path):
