@@ -56,10 +56,11 @@ def _add_delta_table(
                 _add_local(os.path.join(table, relative), prefix + relative, inside, listing)
 
 
+_Names = Callable[[], Iterable[str]]
 _MAGIC = re.compile(r"[*?\[]")
 
 
-def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tuple) -> Listing:
+def list_sources(arguments: list[str], earlier: _Names = tuple) -> Listing:
     """Find everything that `arguments` name, each file once, in a stable order.
 
     Folders are read recursively; of one that is a Delta table, the files of its newest version. Links to files are
@@ -88,7 +89,7 @@ def list_sources(arguments: list[str], earlier: Callable[[], Iterable[str]] = tu
     return listing
 
 
-def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
+def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> None:
     shown = quoted(path)
     if os.path.isdir(path):
         below = shown.rstrip("/") + "/"
@@ -129,11 +130,7 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: Callable[[]
 
 
 def _cover(
-    shown: str,
-    covers: Callable[[str], bool],
-    listing: Listing,
-    before: tuple[int, int],
-    earlier: Callable[[], Iterable[str]],
+    shown: str, covers: Callable[[str], bool], listing: Listing, before: tuple[int, int], earlier: _Names
 ) -> bool:
     """Note what a source covers, by which its documents are told from those that are gone; return whether it is known.
 
@@ -203,7 +200,7 @@ def _add_local(path: str, relative: str, inside: str | None, listing: Listing) -
     listing.add(Source(path, source, quoted(relative), size=status.st_size, stamp=stamp))
 
 
-def _list_s3(url: str, listing: Listing, earlier: Callable[[], Iterable[str]]) -> None:
+def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
     url = url if url.count("/") > 2 else url + "/"
     if "@" in url.split("/")[2]:
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -254,8 +251,7 @@ def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int,
             listing.hidden += 1
         elif matches is None or matches(relative):
             listing.add(Source(path, quoted(path), quoted(relative), size=size, stamp=f"{size}-{etag}"))
-    count = listing.count - before
-    return count, covers
+    return listing.count - before, covers
 
 
 def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:

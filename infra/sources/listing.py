@@ -109,12 +109,10 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
         try:
             data = self._inner.read1(len(buffer))
-        except EOFError as error:
-            raise SourceError("truncated", "the compressed data ends too early; copy the file again") from error
-        except (OSError, zlib.error) as error:
+        except (EOFError, OSError, zlib.error) as error:
             if self._given and str(error) in _LINE_ENDS_AFTER:
                 return 0
-            if "Truncated" in str(error):
+            if isinstance(error, EOFError) or "Truncated" in str(error):
                 raise SourceError("truncated", "the compressed data ends too early; copy the file again") from error
             raise SourceError("broken", "the compressed data is damaged, or the suffix is wrong") from error
         self._given = self._given or bool(data)
@@ -150,12 +148,10 @@ def _copied(raw: BinaryIO) -> BinaryIO:
     try:
         with raw:
             shutil.copyfileobj(raw, copy, _S3_BLOCK)
-    except OSError as error:
-        copy.close()
-        raise SourceError("unreadable", f"it cannot be copied: {error.strerror or type(error).__name__}") from error
     except Exception as error:  # s3fs lets several libraries' errors through
         copy.close()
-        raise SourceError("unreadable", f"it cannot be copied: {type(error).__name__}") from error
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise SourceError("unreadable", f"it cannot be copied: {why}") from error
     copy.seek(0)
     return copy
 

@@ -1,7 +1,9 @@
 """Plain text, Markdown, and rich text (.rtf) without what is deleted or hidden."""
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, unread
@@ -54,8 +56,9 @@ _RTF_READ = {
     "annotation": "\nComment: ",
 }
 """Groups with text of the document that the library drops, and what stands for their mark."""
-_RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])", re.DOTALL)
-_RTF_BRACE = re.compile(r"\\[^a-z]|[{}]", re.DOTALL)
+_RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
+_RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])|[{}]", re.DOTALL)
+"""Bytes may hold marks."""
 _RTF_PAGES = {
     **{
         "mac": "mac_roman",
@@ -83,15 +86,11 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     source = stream.read().decode("latin-1")  # a character a byte
     if not source.lstrip().startswith("{\\rtf"):
         raise SourceError("broken", "it is no rich text; save it again as .rtf")
-    head, whole = source[:_RTF_HEAD], _without_bytes(source)
-    end = _end_of_group(whole)
-    _, *fonts = re.split(r"\\f(\d+)", font_table_group(whole))
-    charsets = {
-        font: re.search(r"\\fcharset(\d{1,4})", said) for font, said in zip(fonts[::2], fonts[1::2], strict=True)
-    }
-    pages = {font: charset_map.get(int(found[1]), "") for font, found in charsets.items() if found}
+    head, (whole, after) = source[:_RTF_HEAD], _first_group(source)
+    charsets = _RTF_CHARSET.findall(font_table_group(whole))
+    pages = {font: _known_page(charset_map.get(int(charset), "")) for font, charset in charsets}
     try:
-        text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole[:end]), pages))
+        text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages))
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
         name = "".join(_rtf_text(f"{page.group() if page else ''} {title.group(1)}", {})) if title else ""
     except (ValueError, OverflowError) as error:
@@ -99,30 +98,23 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     request.allowance.check(len(text))
     parts = {"embedded object": len(_RTF_OBJECT.findall(source)), "unreadable letter": text.count("\ufffd")}
     warnings = unread(parts)
-    if end is None:
+    if after is None:
         warnings = (*warnings, "the file is cut off: its end is missing")
-    elif re.search(r"\w", whole[end:]):
+    elif re.search(r"\w", after):
         warnings = (*warnings, "what stands after the end of the text is not read")
     yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=warnings)
 
 
-def _without_bytes(source: str) -> str:
-    """Return the source without the bytes of pictures and objects, which may hold marks."""
-    kept, after = list[str](), 0
+def _first_group(source: str) -> tuple[str, str | None]:
+    """Return the first group, without bytes of pictures and objects, and what follows; None: the group does not end."""
+    kept, after, depth = list[str](), 0, 0
     while found := _RTF_BYTES.search(source, after):
         kept.append(source[after : found.start() if found[1] else found.end()])
         after = found.end() + int(found[1] or 0)
-    return "".join(kept) + source[after:]
-
-
-def _end_of_group(source: str) -> int | None:
-    """Return where the first group ends; None: it does not."""
-    depth = 0
-    for found in _RTF_BRACE.finditer(source):
-        depth += {"{": 1, "}": -1}.get(found.group(), 0)
-        if found.group() == "}" and depth <= 0:
-            return found.end()
-    return None
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if found[0] == "}" and depth <= 0:
+            return "".join(kept), source[after:]
+    return "".join(kept) + source[after:], None
 
 
 def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
@@ -146,7 +138,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             skip = max(0, skip - len(data))
             continue
         if letters:
-            yield _decoded(bytes(letters), page)
+            yield letters.decode(page, "replace")
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
@@ -159,7 +151,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         elif word in ("v", "deleted"):
             hidden = value not in _RTF_OFF
         elif word in ("ansicpg", "mac", "pc", "pca"):
-            ansi = page = f"cp{value}" if value else word
+            ansi = page = _known_page(f"cp{value}" if value else word)
         elif word in ("deff", "plain", "f"):
             hidden, default = hidden and word != "plain", value if word == "deff" else default
             page = pages.get(value if word == "f" else default) or ansi
@@ -178,8 +170,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             yield said
 
 
-def _decoded(letters: bytes, page: str) -> str:
-    try:
-        return letters.decode(_RTF_PAGES.get(page, page), "replace")
-    except LookupError:
-        return letters.decode("ascii", "replace")
+def _known_page(name: str) -> str:
+    """Return Python's name of a code page; for one that it does not have ASCII: other letters are unreadable."""
+    with suppress(LookupError):
+        return codecs.lookup(_RTF_PAGES.get(name, name)).name if name else ""
+    return "ascii"
