@@ -114,16 +114,9 @@ def _written(value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    names = {
-        str: "a text",
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
+    said = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     # A Parquet file has more kinds: bytes, dates, decimals.
-    return "null" if value is None else names.get(type(value), f"a value of type {type(value).__name__}")
+    return "null" if value is None else said.get(type(value), f"a value of type {type(value).__name__}")
 
 
 class RowNames:

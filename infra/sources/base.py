@@ -159,11 +159,8 @@ def counted(count: int, style: str) -> str:
 
 def _roman(count: int) -> str:
     text = ""
-    for value, letters in zip(
-        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
-        ("m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"),
-        strict=True,
-    ):
+    values = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
+    for value, letters in zip(values, "m cm d cd c xc l xl x ix v iv i".split(), strict=True):
         text += letters * (count // value)
         count %= value
     return text
@@ -183,25 +180,16 @@ def quoted(name: str, safe: str = "") -> str:
     """
     name = _ESCAPE.sub("%25", name)
     if not name.isascii() or not name.isprintable() or "#" in name:
-        name = "".join(_quote(c) if (c == "#" and c not in safe) or _hidden(c) else c for c in name)
+        shown = (c in safe if c == "#" else unicodedata.category(c) not in _HIDDEN for c in name)
+        name = "".join(c if is_shown else _quote(c) for c, is_shown in zip(name, shown, strict=True))
     if "." in name:
         name = "/".join(part.replace(".", "%2E") if part in (".", "..") else part for part in name.split("/"))
     return name
 
 
-def _hidden(char: str) -> bool:
-    return unicodedata.category(char) in _HIDDEN
-
-
 def _quote(char: str) -> str:
-    return "".join(
-        f"%{byte:02X}" for byte in char.encode("utf-8", "surrogateescape" if _is_byte(char) else "surrogatepass")
-    )
-
-
-def _is_byte(char: str) -> bool:
-    """Whether `char` stands for a byte of a file name that is no UTF-8."""
-    return "\udc80" <= char <= "\udcff"
+    errors = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"  # a byte, or half a pair
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", errors))
 
 
 def unquoted(name: str) -> str:

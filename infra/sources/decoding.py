@@ -9,25 +9,20 @@ import chardet
 from memagent.errors import SourceError
 
 _MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its beginning
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
+    ((codecs.BOM_UTF8,), "utf-8-sig"),
+    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),  # before UTF-16, whose mark is its beginning
+    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
 )
 _MAGIC = (
-    (b"%PDF-", "a PDF file"),
-    (b"PK\x03\x04", "a zip archive or an office file"),
-    (b"\x1f\x8b", "gzip"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-    (b"\x7fELF", "a program"),
-    (b"MZ\x90", "a program"),
-    (b"\x89PNG", "an image"),
-    (b"\xff\xd8\xff", "an image"),
-    (b"GIF8", "an image"),
-    (b"PAR1", "a Parquet file"),
-    (b"\xd0\xcf\x11\xe0", "an old office file"),
-    (b"SQLite format 3\x00", "a database"),
+    ((b"%PDF-",), "a PDF file"),
+    ((b"PK\x03\x04",), "a zip archive or an office file"),
+    ((b"\x1f\x8b",), "gzip"),
+    ((b"\x28\xb5\x2f\xfd",), "zstd"),
+    ((b"\x7fELF", b"MZ\x90"), "a program"),
+    ((b"\x89PNG", b"\xff\xd8\xff", b"GIF8"), "an image"),
+    ((b"PAR1",), "a Parquet file"),
+    ((b"\xd0\xcf\x11\xe0",), "an old office file"),
+    ((b"SQLite format 3\x00",), "a database"),
 )
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
 _CONTROL_SHARE = 0.02
@@ -76,8 +71,8 @@ def detect(data: bytes, declared: str | None = None, complete: bool = True) -> s
 
     Raises SourceError: as `decode`.
     """
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
+    for marks, encoding in _MARKS:
+        if data.startswith(marks):
             return encoding
     sample = data[:_SAMPLE]
     for magic, what in _MAGIC:

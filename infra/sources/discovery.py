@@ -90,10 +90,9 @@ def list_sources(arguments: list[str], earlier: _Names = tuple) -> Listing:
 
 
 def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> None:
-    shown = quoted(path)
+    shown, before = quoted(path), (listing.count, len(listing.unusable))
     if os.path.isdir(path):
         below = shown.rstrip("/") + "/"
-        before = (listing.count, len(listing.unusable))
         _walk(path, lambda relative: True, None, listing)
         if os.path.isdir(os.path.join(path, LOG_FOLDER)):
             before = (-1, 0)  # a table without rows is there
@@ -120,7 +119,6 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
     def covers(source: str) -> bool:
         return source.startswith(prefix) and matches(source.removeprefix(prefix)) is not None
 
-    before = (listing.count, len(listing.unusable))
     depth = None if "**" in pattern else pattern.count("/")
     is_there = os.path.isdir(base)
     if is_there:

@@ -296,7 +296,4 @@ def _children(element: Any, name: str) -> Any:
 
 
 def _number(letters: str) -> int:
-    number = 0
-    for letter in letters:
-        number = number * 26 + ord(letter) - ord("A") + 1
-    return number
+    return sum((ord(letter) - ord("A") + 1) * 26**place for place, letter in enumerate(reversed(letters)))

@@ -5,6 +5,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import accumulate
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
@@ -216,9 +217,7 @@ def _extent(table: Any) -> tuple[int, int]:
                 widths.append(0)
             widths[column] = max(widths[column], *lines, 0) if lines else widths[column]
         heights.append(max(height, 1))
-    total = [0]
-    for width in widths:
-        total.append(total[-1] + width + len(table.cell_separator))
+    total = [*accumulate((width + len(table.cell_separator) for width in widths), initial=0)]
     chars = sum(height * total[len(row.columns)] for row, height in zip(table.rows, heights, strict=True))
     return sum(heights), chars
 

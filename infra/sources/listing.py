@@ -76,11 +76,8 @@ def decompressed(raw: BinaryIO, codec: str | None, max_bytes: int, max_ratio: fl
         over = SourceError("bomb", f"it inflates more than {max_ratio:g} times; see ingest.max_ratio")
     else:
         over = SourceError("too-large", f"inflated it is more than ingest.max_bytes = {max_bytes:,}")
-    inner = (
-        cast(io.BufferedIOBase, gzip.GzipFile(fileobj=raw))
-        if codec == "gzip"
-        else cast(io.BufferedIOBase, pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
-    )
+    packed: Any = raw if codec == "gzip" else pa.PythonFile(raw, "r")
+    inner: Any = gzip.GzipFile(fileobj=packed) if codec == "gzip" else pa.CompressedInputStream(packed, "zstd")
     bounded = _Bounded(inner, min(ratio_limit, max_bytes), over)
     return cast(BinaryIO, io.BufferedReader(bounded, 2**20))
 

@@ -104,9 +104,8 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
     end = re.search(rb"\r?\n\r?\n", data)
     if (end.start() if end else len(data)) > _HEAD_BYTES:  # Python's parser takes gigabytes for megabytes of a header
         raise SourceError("too-large", f"its headers have more than {_HEAD_BYTES:,} bytes")
-    message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(
-        _ENCODED_WORD.sub(_as_in_browsers, data)
-    )
+    data = _ENCODED_WORD.sub(lambda label: b"=?" + browser_encoding(label[1].decode("ascii")).encode("ascii"), data)
+    message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
     attached: list[_Attached] = []
     try:
         heads = {name: " ".join(str(message[name]).split()) for name in _HEADERS if message[name]}
@@ -127,10 +126,6 @@ def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]
     lines += ["", *(f"Attachment: {' '.join(one.name.split())}" for one in attached)] if attached else []
     warnings = unread({"attachment": sum(one.matters for one in attached)})
     return Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822", warnings=warnings)
-
-
-def _as_in_browsers(word: re.Match[bytes]) -> bytes:
-    return b"=?" + browser_encoding(word.group(1).decode("ascii")).encode("ascii")
 
 
 def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Iterator[str]:

@@ -109,7 +109,16 @@ def parse_csv(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refu
         _check_id_column(columns, options)
         reader = RowReader(options, "text/csv", encoding)
         records = itertools.islice(_records(file, delimiter, above + 1, len(columns)), 1, None)
-        yield from _rows(records, columns, reader, encoding)
+        for number, (where, fields) in enumerate(records, 1):
+            if isinstance(fields, csv.Error):
+                yield Refused(str(number), "broken-row", f"{where}: a quote is not closed as it should be ({fields})")
+            elif fields and len(fields) != len(columns):
+                detail = f"{where}: {len(fields)} fields, and the header has {len(columns)}"
+                yield Refused(str(number), "ragged", detail)
+            elif any(_BAD_BYTE.search(field) for field in fields):
+                yield Refused(str(number), "encoding", f"it has bytes that are not {encoding}")
+            elif fields:  # else an empty line between rows
+                yield reader.read(number, dict(zip(columns, fields, strict=True)))
 
 
 def _records(file: Iterator[str], delimiter: str, line: int, width: int) -> Iterator[tuple[str, list[str] | csv.Error]]:
@@ -143,22 +152,6 @@ def _records(file: Iterator[str], delimiter: str, line: int, width: int) -> Iter
         where = f"line {line:,}" if len(taken) == 1 else f"lines {line:,} to {line + len(taken) - 1:,}"
         line += len(taken)
         yield where, record
-
-
-def _rows(
-    records: Iterator[tuple[str, list[str] | csv.Error]], columns: list[str], reader: RowReader, encoding: str
-) -> Iterator[Parsed | Refused]:
-    for number, (where, fields) in enumerate(records, 1):
-        if isinstance(fields, csv.Error):
-            yield Refused(str(number), "broken-row", f"{where}: a quote is not closed as it should be ({fields})")
-        elif not fields:
-            continue  # an empty line between rows
-        elif len(fields) != len(columns):
-            yield Refused(str(number), "ragged", f"{where}: {len(fields)} fields, and the header has {len(columns)}")
-        elif any(_BAD_BYTE.search(field) for field in fields):
-            yield Refused(str(number), "encoding", f"it has bytes that are not {encoding}")
-        else:
-            yield reader.read(number, dict(zip(columns, fields, strict=True)))
 
 
 @contextmanager

@@ -60,15 +60,9 @@ _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOT
 _RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])|[{}]", re.DOTALL)
 """Bytes may hold marks."""
 _RTF_PAGES = {
-    **{
-        "mac": "mac_roman",
-        "pc": "cp437",
-        "pca": "cp850",
-        "cp10000": "mac_roman",
-        "cp708": "iso8859_6",
-        "cp0": "cp1252",
-    },
-    **{"mac_japanese": "cp932", "mac_korean": "cp949", "mac_chinesesimp": "gb18030", "mac_chinesetrad": "big5hkscs"},
+    **{"mac": "mac_roman", "cp10000": "mac_roman", "pc": "cp437", "pca": "cp850", "cp708": "iso8859_6"},
+    **{"cp0": "cp1252", "mac_japanese": "cp932", "mac_korean": "cp949", "mac_chinesesimp": "gb18030"},
+    "mac_chinesetrad": "big5hkscs",
 }
 """Code pages that Python has under other names; 0 is that of the system that wrote the file."""
 _RTF_OFF = ("0", "-0")
@@ -97,12 +91,10 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
     parts = {"embedded object": len(_RTF_OBJECT.findall(source)), "unreadable letter": text.count("\ufffd")}
-    warnings = unread(parts)
-    if after is None:
-        warnings = (*warnings, "the file is cut off: its end is missing")
-    elif re.search(r"\w", after):
-        warnings = (*warnings, "what stands after the end of the text is not read")
-    yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=warnings)
+    ended = "the file is cut off: its end is missing" if after is None else ""
+    if re.search(r"\w", after or ""):
+        ended = "what stands after the end of the text is not read"
+    yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=(*unread(parts), *filter(None, (ended,))))
 
 
 def _first_group(source: str) -> tuple[str, str | None]:

@@ -124,7 +124,7 @@ class _Text:
             name = local_name(part)
             if name in _HIDDEN:
                 continue
-            if name == "r" and _is_hidden(part):
+            if name == "r" and _is_on(child(child(part, "rPr"), "vanish")):  # it is hidden
                 self._inline(part, [])  # for the fields that begin and end in it
             elif name == "fldChar":
                 self._field(part, words)
@@ -322,10 +322,6 @@ def _chosen(alternatives: Any) -> Any:
     choices = [one for one in alternatives if local_name(one) in ("Choice", "Fallback")]
     with_text = (one for one in choices if any(local_name(part) in ("t", "sym") for part in one.iter()))
     return next(with_text, choices[0] if choices else ())
-
-
-def _is_hidden(run: Any) -> bool:
-    return _is_on(child(child(run, "rPr"), "vanish"))
 
 
 def _is_on(switch: Any) -> bool:

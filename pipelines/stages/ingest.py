@@ -337,8 +337,7 @@ def _parse_source(
         if error.reason != "empty":
             kind = "failed"
             stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
-    reasons = refusals.end()
-    refused.update(reasons)
+    refused.update(reasons := refusals.end())
     if kind != "failed" and not reasons and not options.keep_deleted:  # what could not be read may still be there
         writer.delete(present.documents(before.values()))
     textless = kind != "failed" and not documents

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -68,16 +68,12 @@ def counting(corpus: Corpus, shown: Collection[str]) -> Iterator[None]:
 
     A large one is counted by a Ray task: this process holds no rows.
     """
-    work, small = partial(_counted_task, corpus=corpus), documents_count(corpus) <= FEW
+    work, small = partial(corpus_counts, corpus), documents_count(corpus) <= FEW
     with ThreadPoolExecutor(1) as thread:
         counted = thread.submit(lambda: list(run_job(work, [sorted(shown)], corpus.store, local=small)))
         yield
     if error := counted.exception():
         _log.warning("the corpus is counted when it is looked at: %s", error)
-
-
-def _counted_task(shown: Sequence[str], corpus: Corpus) -> CorpusCounts:
-    return corpus_counts(corpus, shown)
 
 
 def _counted(corpus: Corpus, hidden: HiddenRuns) -> CorpusCounts:

@@ -111,14 +111,10 @@ def _environment() -> Environment:
         "number": number,
         "percent": percent,
         "duration": duration,
-        "when": _when,
+        "when": lambda value: f"{value:%Y-%m-%d %H:%M} UTC" if value else "",
         "exact": datetime.isoformat,  # as forms carry it
     }
     return environment
-
-
-def _when(value: datetime | None) -> str:
-    return "" if value is None else f"{value:%Y-%m-%d %H:%M} UTC"
 
 
 _RUNS = 50
