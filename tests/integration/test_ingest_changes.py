@@ -187,10 +187,10 @@ def _zip(*damaged: str) -> bytes:
         ("t.csv", "id,text\n0,a\n1,b\n2,c\n", "id,text\n0,a\n1\n2,c\n", "ragged", "id,text\n0,a\n2,c\n"),
         (
             "t.csv",
-            "id,text\n0,a\n1,b\n2,c\n",
-            b"id,text\n0,a\n1,\x81\x8d\n2,\xc3\xa4c\n",
+            f"id,text\n0,{'ä' * 20}\n1,b\n2,c\n",
+            f"id,text\n0,{'ä' * 20}\n1,".encode() + b"\xff\n2,c\n",
             "encoding",
-            "id,text\n0,a\n2,c\n",
+            f"id,text\n0,{'ä' * 20}\n2,c\n",
         ),
         (
             "t.jsonl",
