@@ -93,6 +93,7 @@ PLAIN, HTML_PART, PDF = (
         ),
         (parts("alternative", HTML_PART, part("text/html", "<p>two</p>"), HTML_PART), "one\n\ntwo", 0),
         (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "plain", 0),
+        (parts("alternative", PLAIN, part("text/html", "<p>All that was agreed.</p>")), "All that was agreed.", 0),
         (
             parts("alternative", PLAIN, parts("related", HTML_PART, part("image/png", "x", "logo.png", "inline"))),
             "plain",
