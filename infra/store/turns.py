@@ -7,7 +7,7 @@ keys (a part and its compacted copy), one counts.
 
 import threading
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -201,18 +201,12 @@ def unfinished_runs(corpus: Corpus) -> list[str]:
     return sorted(set(logged_runs(corpus)) - closed_runs(corpus))
 
 
-def answered_in_log(corpus: Corpus, reading_ids: Collection[str]) -> set[str]:
-    """Return those of some readings whose final answer is logged."""
-    if not reading_ids:
-        return set()
-    answer = ds.field("kind") == "answer"
+def logged_conversations(corpus: Corpus, reading_ids: Collection[str]) -> Counter[str]:
+    """Count the conversations of some readings that are logged, the final answers among them."""
 
-    def read(paths: list[str]) -> set[str]:
-        if not paths:
-            return set()
-        dataset = filterable(paths, corpus.store)
-        table = dataset.to_table(columns=["reading_id"], filter=answer & _of(list(reading_ids)))
-        return set(table["reading_id"].to_pylist())
+    def read(paths: list[str]) -> Counter[str]:
+        keys = _scan(corpus, list(reading_ids), paths, [*KEY, "kind"])
+        return Counter(keys.filter(pc.not_equal(keys["kind"], "carried"))["reading_id"].to_pylist())
 
     return with_parts(corpus, None, read)
 

@@ -44,7 +44,7 @@ from infra.store.policies import fetch, policies
 from infra.store.runs import new_run_id
 from infra.store.schemas import TABLES, SegmentedRow, now
 from infra.store.segments import damaged_segments
-from infra.store.turns import answered_in_log, part_paths
+from infra.store.turns import logged_conversations, part_paths
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.records import Progress, text_hash
@@ -273,13 +273,18 @@ def _check_run(run_id: str, work: _Check) -> _BucketCheck:
 
 
 def _check_answers(bucket: Bucket, work: _Check) -> _BucketCheck:
-    """Look for answers whose last conversation is not in the turn log: they stand, but not how they came about."""
+    """Look for answers with conversations that are not in the turn log: they stand, but not how they came about."""
     corpus = work.corpus
-    table = Table(corpus.store, "answers").read(corpus.name, ["reading_id"], bucket.contains("content_hash"))
-    readings = table["reading_id"].to_pylist()
-    lacking = sorted(set(readings) - answered_in_log(corpus, readings))
-    damages = _damages("answers", dict.fromkeys(lacking, "its conversations are not in the turn log"), repair="")
-    return {"checked": {"answers": len(readings)}, "damages": damages}
+    columns = ["reading_id", "conversations"]
+    table = Table(corpus.store, "answers").read(corpus.name, columns, bucket.contains("content_hash"))
+    held = dict(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    logged = logged_conversations(corpus, held)
+    lacking = {
+        reading: f"{count - logged[reading]:,} of its {count:,} conversations are not in the turn log"
+        for reading, count in sorted(held.items())
+        if logged[reading] < count
+    }
+    return {"checked": {"answers": len(held)}, "damages": _damages("answers", lacking, repair="")}
 
 
 def _check_policies(work: _Check) -> _BucketCheck:

@@ -19,7 +19,7 @@ from infra.sources.dataset_files import DatasetFile
 from infra.sources.sandbox_child import guarded
 from infra.store.location import Corpus, Store
 from infra.store.schemas import TURNS
-from infra.store.turns import answered_in_log, resume_points
+from infra.store.turns import logged_conversations, resume_points
 from memagent.config import IngestConfig, load_config
 from memagent.errors import MemagentError
 from memagent.evaluation.loaders import load_samples
@@ -98,7 +98,7 @@ def _turn_log(data: bytes, folder: Path) -> None:
         with suppress(MemagentError):
             resume_points(corpus, ["r"])
         with suppress(MemagentError):
-            answered_in_log(corpus, ["r"])
+            logged_conversations(corpus, ["r"])
     part.unlink()
 
 

@@ -213,6 +213,16 @@ def test_a_damaged_plan_is_set_aside_and_hinders_no_forgetting(archive):
     assert archive.check(repair=True)["found"] == {"plans": 1} and archive.check()["found"] == {}
 
 
+def test_a_conversation_that_is_not_in_the_turn_log_is_missed(archive):
+    archive.night()
+    (path, *_) = archive.files("turns")
+    turns = archive.store.read_part(path.removeprefix(archive.store.path("")))
+    reading = turns["reading_id"][0].as_py()
+    archive.store.write_part(turns.slice(1), path.removeprefix(archive.store.path("")))
+    (damage,) = archive.check()["damages"]
+    assert (damage["part"], damage["item"]) == ("answers", reading) and damage["detail"].startswith("1 of its ")
+
+
 def test_damaged_settings_are_found(archive):
     archive.night()
     remember(Corpus(archive.store, "c"), sources=["/a"])

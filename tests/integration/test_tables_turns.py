@@ -13,7 +13,7 @@ from infra.store import turns as turn_parts
 from infra.store import turns as turnlog
 from infra.store.location import Corpus, Store
 from infra.store.schemas import TURNS, now
-from infra.store.turns import TurnWriter, answered_in_log, resume_points, turns
+from infra.store.turns import TurnWriter, logged_conversations, resume_points, turns
 from memagent.errors import MemagentError
 from memagent.records import Turn
 from pipelines.operate.optimize import compact_turns
@@ -266,6 +266,6 @@ def test_a_part_of_which_a_filter_would_end_the_process_is_named(store: Store, c
     path = part.rindex(b"\x19\x18" + bytes([len(column)]) + column.encode())
     part[part.rindex(b"\x15\x0c\x19", 0, path) + 1] = 14  # FIXED_LEN_BYTE_ARRAY
     store.write_bytes(bytes(part), "turns", "c", "run", "part.parquet")
-    for read in (turns, answered_in_log):
+    for read in (turns, logged_conversations):
         with pytest.raises(MemagentError, match=f"damaged part: .*part.parquet: column {column}"):
             read(Corpus(store, "c"), ["r"])
