@@ -29,6 +29,8 @@ START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _FEW_CORES = 4
 """Up to so many cores, a process that only schedules is not worth a core."""
 _TAIL_BYTES = 200_000
+_SOCKET_FOLDER = 70
+"""Characters of a folder in which a socket has a name: 107 with vLLM's names, which have 36."""
 _ERROR = re.compile(r"^(?:.*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a traceback, also where a logger has put its prefix before it."""
 
@@ -371,12 +373,13 @@ def make_engine(request: EngineRequest) -> VllmEngine:
 def _sockets() -> Iterator[None]:
     """Give vLLM a folder for the sockets that it connects while it starts; left in the temporary folder, they stay."""
     name, before = "VLLM_RPC_BASE_PATH", os.environ.get("VLLM_RPC_BASE_PATH")
-    with TemporaryDirectory(prefix="vllm-", dir=before) as folder:
-        os.environ[name] = folder
+    with TemporaryDirectory(prefix="v-", dir=before) as folder:
+        if len(folder) <= _SOCKET_FOLDER:
+            os.environ[name] = folder
         try:
             yield
         finally:
-            os.environ.pop(name)
+            os.environ.pop(name, None)
             if before is not None:
                 os.environ[name] = before
 
