@@ -323,7 +323,7 @@ class FeedbackRow(TypedDict):
     corpus: str
     reading_id: str
     verdict: VerdictKind  # accepted | rejected | corrected | withdrawn | comment
-    answer: str  # what is right, where it was corrected; empty: the documents do not say
+    answer: str  # what is right (empty: the documents do not say); of a rejection the correction, where that was shown
     given_at: datetime
     reviewer: str | None  # who; empty: a file of verdicts
     comment: Text | None

@@ -13,7 +13,8 @@ VerdictKind = Literal["accepted", "rejected", "corrected", "withdrawn", "comment
 Status = Literal["accepted", "corrected", "rejected", "disputed"]
 COUNTING = ("accepted", "rejected", "corrected")
 """Verdicts that say something of the answer; a comment does not, and a withdrawn one no longer does."""
-_NONE = {normalise(words) for words in ("not found", "not in the document")}
+ABSENT = "not in the document"
+_NONE = {normalise(words) for words in ("not found", ABSENT)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,10 @@ class Verdict:
     reading_id: str
     kind: VerdictKind
     given: str
-    """The answer that was judged; empty: not found."""
+    """What the reader said; empty: not found."""
     answer: str
-    """What is right, where it was corrected; empty: the documents do not say."""
+    """What is right, where it was corrected; empty: the documents do not say. Of a rejection the correction that was
+    shown, and rejected, in place of the reader's answer; empty: that was shown."""
     given_at: datetime
     reviewer: str = ""
     """Empty: a file of verdicts, which names nobody."""
@@ -39,6 +41,11 @@ class Verdict:
     def right(self) -> str | None:
         """The answer that this verdict calls right; None: it calls none right."""
         return {"accepted": self.given, "corrected": self.answer}.get(self.kind)
+
+    @property
+    def wrong(self) -> str | None:
+        """The answer that this verdict rejects; None: it rejects none."""
+        return (right_answer(self.answer) if self.answer else self.given) if self.kind == "rejected" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ def judges(verdicts: Iterable[Verdict]) -> set[str]:
 def disputed(verdicts: Sequence[Verdict]) -> bool:
     """Whether current verdicts contradict each other: two right answers, or one that another calls wrong."""
     rights = {normalise(each.right) for each in verdicts if each.right is not None}
-    wrongs = {normalise(each.given) for each in verdicts if each.kind == "rejected"}
+    wrongs = {normalise(each.wrong) for each in verdicts if each.wrong is not None}
     return len(rights) > 1 or bool(rights & wrongs)
 
 
@@ -108,7 +115,7 @@ def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
         status: Status = "accepted" if same else "corrected"
         marked = next((each.spans for each in reversed(left) if each.right is not None and each.spans), ())
         return Review(status, answer if same else last.right, people, at, marked)
-    if any(normalise(each.given) == normalise(answer) for each in left):
+    if any(normalise(each.wrong or "") == normalise(answer) for each in left):  # nobody calls any answer right
         return Review("rejected", answer, people, at)
     return None
 
@@ -129,8 +136,9 @@ def _of_one_mind(verdicts: Sequence[Verdict]) -> list[Verdict]:
     wrong: set[str] = set()
     for verdict in reversed(verdicts):
         said = None if verdict.right is None else normalise(verdict.right)
-        if said is None and normalise(verdict.given) != right:
-            wrong.add(normalise(verdict.given))
+        rejected = normalise(verdict.wrong or "")
+        if said is None and rejected != right:
+            wrong.add(rejected)
         elif said is not None and right is None and said not in wrong:
             right = said
         else:

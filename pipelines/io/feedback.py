@@ -14,7 +14,7 @@ from infra.store.location import Corpus, Store
 from infra.store.runs import new_run_id
 from infra.store.schemas import FeedbackRow, now
 from memagent.errors import UsageError
-from memagent.quality.verdicts import COUNTING, current, disputed, right_answer
+from memagent.quality.verdicts import ABSENT, COUNTING, current, disputed, right_answer
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
@@ -31,7 +31,7 @@ class FileVerdict:
     reading_id: str
     verdict: Literal["accepted", "rejected", "corrected"]
     answer: str
-    """The corrected answer; empty: the documents do not say."""
+    """As the table has it."""
     where: str
 
 
@@ -172,11 +172,14 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         raise UsageError(f"{where}: verdict {values['verdict']!r} is none of {', '.join(COUNTING)}")
     if not values["reading_id"].strip():
         raise UsageError(f"{where}: the reading_id is empty")
-    if verdict == "accepted" and row.get("review") == "corrected":  # what was shown, and accepted, is the correction
-        verdict = "corrected"
-    if verdict == "corrected" and "answer" not in row:
+    on_correction = row.get("review") == "corrected"  # by its answer, which the file shows in place of the reader's
+    if "answer" not in row and (verdict == "corrected" or on_correction):
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
-    answer = right_answer(values["answer"].strip()) if verdict == "corrected" else ""
+    answer = right_answer(values["answer"].strip()) if verdict == "corrected" or on_correction else ""
+    if verdict == "accepted" and on_correction:
+        verdict = "corrected"
+    elif verdict == "rejected" and on_correction:
+        answer = answer or ABSENT
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     return FileVerdict(values["reading_id"].strip(), kind, answer, where)
 

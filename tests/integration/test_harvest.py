@@ -21,7 +21,7 @@ from infra.readers import ReaderSpec
 from infra.store.corpora import remember, tag
 from infra.store.delta import Table
 from infra.store.documents import DocumentWriter, document_texts
-from infra.store.feedback import verdicts
+from infra.store.feedback import Reviews, verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
 from infra.store.schemas import now
@@ -454,6 +454,23 @@ def test_what_a_file_makes_absent_or_disputed_is_counted_and_listed(store, tmp_p
     assert feedback(store, tmp_path, [{"reading_id": "r1", "verdict": "accepted"}], "anna")["known_before"] == 0
     done = feedback(store, tmp_path, [{"reading_id": f"r{n}", "verdict": "accepted"} for n in (0, 1)])
     assert (done["not_in_document"], done["disputed"], done["list_disputed"]) == (0, 0, [])
+
+
+@pytest.mark.parametrize("right", ["98", ""])
+def test_a_verdict_of_a_file_is_about_the_answer_that_the_file_shows(store, tmp_path, right):
+    row = {"corpus": "c", "reading_id": "r0", "question": "Who?", "content_hash": "h", "stream": [], "answer": "97"}
+    Table(store, "answers").insert_new([row])
+    corrected = {"reading_id": "r0", "verdict": "corrected", "answer": right}
+    feedback(store, tmp_path, [corrected], "anna")
+    shown = {"reading_id": "r0", "answer": right, "review": "corrected"}
+    assert feedback(store, tmp_path, [shown | {"verdict": "accepted"}], "ben")["disputed"] == 0
+    assert Reviews(Corpus(store, "c")).of(row).reviewers == ("anna", "ben")
+    assert feedback(store, tmp_path, [shown | {"verdict": "rejected"}], "ben")["disputed"] == 1
+    assert feedback(store, tmp_path, [shown | {"verdict": "rejected"}], "ben")["known_before"] == 1
+    for verdict in ("accepted", "rejected"):
+        with pytest.raises(UsageError, match=r"line 1: .* Add a column 'answer'"):
+            feedback(store, tmp_path, [{"reading_id": "r0", "review": "corrected", "verdict": verdict}], "ben")
+    assert feedback(store, tmp_path, [{"reading_id": "r0", "verdict": "rejected"}], "ben")["disputed"] == 0
 
 
 def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):

@@ -20,7 +20,7 @@ from infra.store.feedback import verdicts
 from infra.store.location import Corpus
 from infra.store.runs import mark_released
 from memagent.config import load_config
-from memagent.quality.verdicts import current
+from memagent.quality.verdicts import ABSENT, current
 from memagent.questions import load_questions
 from memagent.records import LEVELS
 from pipelines.io.answers import answer_rows
@@ -196,6 +196,26 @@ def test_two_people_disagree_and_a_third_settles_it(run, service, access, anna):
     service.journal.flush()
     shown = {row["reading_id"]: row for row in answer_rows(Corpus(run.store, CORPUS))}[reading]
     assert (shown["answer"], shown["review"], shown["reviewed_by"]) == ("Utah", "corrected", ["carla"])
+
+
+@pytest.mark.parametrize("right", ["Utah", ""])
+def test_a_verdict_is_about_the_answer_that_the_page_shows(run, service, access, anna, right):
+    reading, ben = laws(run)[0], Person(service, access, "ben")
+    item = listing.find(service.index.read(), CORPUS, reading)
+    anna.judge(reading, "corrected" if right else "absent", answer=right)
+    page = ben.get(f"/answers/{CORPUS}/{reading}")
+    shown = re.search(r'name="shown" value="(.*?)"', page)[1]
+    ben.judge(reading, "rejected", shown=shown)
+    service.journal.flush()
+    row = next(row for row in answer_rows(Corpus(run.store, CORPUS)) if row["reading_id"] == reading)
+    assert (shown, row["review"], row["answer"]) == (right, "disputed", "Delaware")
+    page = ben.get(f"/answers/{CORPUS}/{reading}")
+    assert f"<strong>rejected</strong>: <del>{right or ABSENT}</del>" in page and 'name="shown"' not in page
+    ben.judge(reading, "accepted", shown=shown)
+    assert {(each.kind, each.answer) for each in current(service.verdicts(item))} == {("corrected", right)}
+    ben.post("/undo", given_at=service.verdicts(item)[-1].given_at.isoformat())
+    assert {each.right if each.right is not None else each.wrong for each in current(service.verdicts(item))} == {right}
+    assert listing.find(service.index.read(), CORPUS, reading).review == "disputed"
 
 
 def test_exports_have_reviews_and_links_back(run, service, anna):

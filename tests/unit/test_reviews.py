@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent.quality.verdicts import COUNTING, Verdict, current, disputed, review
+from memagent.quality.verdicts import ABSENT, COUNTING, Verdict, current, disputed, review
 
 START = datetime(2026, 8, 1, tzinfo=UTC)
 
@@ -48,6 +48,19 @@ def test_two_people_may_disagree_and_a_decision_settles_it():
     decided = [*both, say("corrected", "Delaware", "carla", 2, decides=True)]
     assert review(decided, "Nevada").answer == "Delaware" and review(decided, "Nevada").reviewers == ("carla",)
     assert review([*decided, say("accepted", who="anna", at=3)], "Nevada").status == "disputed"
+
+
+def test_a_rejection_is_of_the_answer_that_was_shown():
+    corrected = say("corrected", "Delaware")
+    assert review([corrected, say("rejected", who="ben", at=1)], "Nevada").status == "corrected"
+    assert review([corrected, say("rejected", "Delaware", "ben", 1)], "Nevada").status == "disputed"
+    assert review([corrected, say("rejected", "Delaware", at=1, reading="r2")], "Nevada") is None, (
+        "she changed her mind"
+    )
+    assert review([corrected, say("rejected", "Delaware", "ben", 1, decides=True)], "Nevada") is None
+    absent = say("corrected")
+    assert review([absent, say("rejected", who="ben", at=1)], "Nevada").status == "corrected"
+    assert review([absent, say("rejected", ABSENT, "ben", 1)], "Nevada").status == "disputed"
 
 
 def test_agreement_in_other_words_is_no_dispute():

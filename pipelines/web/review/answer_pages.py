@@ -151,6 +151,7 @@ def _give(request: Request, form: Form) -> Response:
         comment=form.get("comment", ""),
         span=None if start is None or end is None else (start, end),
         decides=form.get("decides") == "1",
+        shown=form.get("shown"),
     )
     chosen = Filter.parse(form)
     given_at = service.give(item, opinion, me, form.get("document") or None)

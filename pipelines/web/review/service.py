@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Literal
@@ -25,7 +25,7 @@ from infra.store.schemas import ANSWERS, AnswerRow, EvidenceRow, FeedbackRow, Sp
 from infra.system.processes import end_process, ends_with_us, environment_of_children
 from memagent.config import Config
 from memagent.errors import MemagentError, UsageError
-from memagent.quality.verdicts import Verdict, right_answer
+from memagent.quality.verdicts import ABSENT, Verdict, right_answer
 from memagent.reading.folding import locate
 from memagent.records import TextSpan, mended, stable_hash
 from pipelines.views.formatting import plain
@@ -137,6 +137,8 @@ class Opinion:
     span: tuple[int, int] | None = None
     """Where the document says the answer."""
     decides: bool = False
+    shown: str | None = None
+    """The correction that the page showed in place of the reader's answer; None: it showed the reader's."""
 
 
 class ReviewService:
@@ -203,6 +205,10 @@ class ReviewService:
             raise UsageError("write the right answer, or select it in the document; or say “Not in the document”")
         if opinion.said == "comment" and not comment:
             raise UsageError("the comment is empty")
+        shown = opinion.shown and mended(opinion.shown)
+        if opinion.said == "accepted" and shown is not None:
+            written = shown
+            opinion = replace(opinion, said="corrected" if written else "absent", answer=written, span=None)
         row: FeedbackRow = {
             **_withdrawal(item, reviewer),
             "verdict": "corrected" if opinion.said == "absent" else opinion.said,
@@ -211,6 +217,8 @@ class ReviewService:
         }
         if opinion.said == "corrected" and (answer := right_answer(written)):
             row["answer"], row["spans"] = answer, self._spans(item, opinion, document)
+        elif opinion.said == "rejected" and shown is not None:
+            row["answer"] = shown or ABSENT
         return self._keep(row, item)
 
     def undo(self, given_at: datetime, reviewer: str) -> ListedAnswer:
