@@ -176,7 +176,7 @@ def settle(
         The summary: training rows by source and split, changes, and dropped rows by reason.
     """
     options = options or HarvestOptions()
-    corrected, rejected = feedback_rows(verdicts(corpus))
+    corrected, rejected, disputed = feedback_rows(verdicts(corpus))
     new = [*fresh, *corrected]
     new_keys = {(row.qa_id, row.source) for row in new}
     stored = [
@@ -186,7 +186,7 @@ def settle(
         if (row.qa_id, row.source) not in new_keys and (row.source != "feedback" or row.qa_id in rejected)
     ]
     index = CorpusIndex(corpus)
-    chosen = gather(map(index.place, [*new, *stored]), options.exclude, options.least_share, rejected)
+    chosen = gather(map(index.place, [*new, *stored]), options.exclude, options.least_share, rejected, disputed)
     written = write_qa(corpus, chosen.kept, run_id)
     sources = Counter(row.source for row in chosen.kept)
     splits = Counter(split_of(row.documents) for row in chosen.kept)

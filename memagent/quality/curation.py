@@ -86,19 +86,20 @@ def gather(
     exclude: Iterable[str] = (),
     least_share: float = 0.0,
     rejected: Mapping[str, Collection[str]] | None = None,
+    disputed: Collection[str] = (),
 ) -> Harvest:
     """Choose the training rows, one for each question on a stream. The order of `rows` does not matter.
 
     Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than `least_share` of
-    the sampled readings; saying what people rejected (`rejected`: normalised answers by qa_id); contradicted by a row
-    of the same source (both go: neither is believed more); said by a better source; near-duplicates on the same stream;
-    and those over documents on different sides of the split.
+    the sampled readings; on what people dispute (`disputed`: qa_ids); saying what they rejected (`rejected`: normalised
+    answers by qa_id); contradicted by a row of the same source (both go: neither is believed more); said by a better
+    source; near-duplicates on the same stream; and those over documents on different sides of the split.
     """
     banned, refused = set(exclude), rejected or {}
     dropped: list[Dropped] = []
     by_id: dict[str, list[Qa]] = defaultdict(list)
     for row in rows:
-        reason = _unfit(row, banned, least_share)
+        reason = _unfit(row, banned, least_share) or ("disputed" if row.qa_id in disputed else "")
         answers = _unrejected(row, refused)
         if reason or not answers:
             dropped.append(Dropped(row, reason or "rejected"))

@@ -17,6 +17,7 @@ from infra.store.plans import read_plan
 from infra.store.schemas import EvidenceRow, Scope
 from memagent.evaluation.metrics import exact_match, normalise
 from memagent.quality.curation import Qa, agreement
+from memagent.quality.verdicts import Verdict, disputed
 from memagent.records import TextSpan
 
 KINDS = ("ask", "digest")
@@ -130,13 +131,13 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold])
     return qa
 
 
-def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, set[str]]]:
-    """Make a row for each accepted or corrected answer; also return what was rejected, by qa_id, normalised.
-
-    An answer that was corrected is rejected as well. Where it is what somebody else accepted, both are dropped.
+def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, set[str]], set[str]]:
+    """Make a row for each accepted or corrected answer; also return what was rejected, by qa_id, normalised, and the
+    qa_ids on which people contradict each other. An answer that was corrected is rejected as well.
     """
     qa: list[Qa] = []
     rejected: dict[str, set[str]] = defaultdict(set)
+    said: dict[str, list[Verdict]] = defaultdict(list)
     for verdict, answer in judged:
         accepted = _places(answer["evidence"]) if verdict.kind == "accepted" else []
         row = Qa(
@@ -152,10 +153,11 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
         )
         if verdict.right is not None:
             qa.append(row)
-        changed = verdict.kind == "corrected" and normalise(verdict.answer) != normalise(answer["answer"])
-        if verdict.kind == "rejected" or changed:
-            rejected[row.qa_id].add(normalise(answer["answer"]))
-    return qa, dict(rejected)
+        said[row.qa_id].append(verdict)
+        wrong = verdict.given if verdict.kind == "corrected" else verdict.wrong
+        if wrong is not None and (verdict.right is None or normalise(wrong) != normalise(verdict.right)):
+            rejected[row.qa_id].add(normalise(wrong))
+    return qa, dict(rejected), {name for name, verdicts in said.items() if disputed(verdicts)}
 
 
 def _read_plan(run: tuple[int, str], store: Store, gold: bool | None) -> list[AskedRow]:

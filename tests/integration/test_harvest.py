@@ -146,6 +146,11 @@ def test_what_was_answered_becomes_rows_and_leaves_when_it_may_not_teach(store, 
     assert (third["new"], third["changed"], third["removed"]) == (0, 2, 2)
     assert count_new(store, version) == 1, "a corrected answer is new, an accepted one is not"
     assert harvest("c", config, HarvestOptions(exclude=()))["by_source"] == {"feedback": 2, "gold": 2}
+    feedback(store, tmp_path, [{"reading_id": readings["d"], "verdict": "corrected", "answer": "101"}], "anna")
+    feedback(store, tmp_path, [{"reading_id": readings["a"], "verdict": "accepted"}])
+    feedback(store, tmp_path, [{"reading_id": readings["a"], "verdict": "corrected", "answer": "101"}], "anna")
+    assert harvest("c", config)["dropped"]["disputed"] == 5, "two verdicts on each, and the gold of one"
+    assert said(store) == {"b": ("feedback", ("98",))}
 
 
 def test_the_teacher_follows_the_readings_of_the_rows(store, config):

@@ -42,7 +42,7 @@ def test_corrections_are_what_a_user_sees(tmp_path):
     write_answers(only, "csv", tmp_path / "answers.csv")
     (line,) = csv.DictReader((tmp_path / "answers.csv").read_text().splitlines())
     assert (line["answer"], line["engine_answer"], line["reviewed_by"]) == ("Utah", "Delaware", "anna")
-    (taught, accepted), rejected = feedback_rows(verdicts(Corpus(run.store, CORPUS)))
+    (taught, accepted), rejected, _ = feedback_rows(verdicts(Corpus(run.store, CORPUS)))
     taught, accepted = sorted((taught, accepted), key=lambda row: row.answers[0] != "Utah")
     assert taught.answers == ("Utah",) and [tuple(one) for one in taught.spans] == [(span["content_hash"], 3, 9)]
     assert rejected == {taught.qa_id: {"delaware"}}

@@ -1,11 +1,14 @@
 """Rows from what was asked, answered and said."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.store.feedback import JudgedAnswer
+from memagent.quality.curation import gather
 from memagent.quality.verdicts import Verdict
 from memagent.records import TextSpan
 from pipelines.stages.collect_qa import Place, agreed_rows, feedback_rows, gold_rows
@@ -70,7 +73,7 @@ def verdict(what, said="", given="Ada", reading="r1", question="Who signed?", qu
 
 
 def test_feedback_teaches_what_is_right_and_bars_what_is_wrong():
-    rows, rejected = feedback_rows([verdict("accepted"), verdict("corrected", "May", "June", "r2", "When?")])
+    rows, rejected, _ = feedback_rows([verdict("accepted"), verdict("corrected", "May", "June", "r2", "When?")])
     first, second = rows
     assert (first.answers, first.evidence) == (("Ada",), (("h1", 2),)) and first.source == "feedback"
     assert (second.answers, second.evidence) == (("May",), ()), "where the right answer stands is not known"
@@ -78,13 +81,28 @@ def test_feedback_teaches_what_is_right_and_bars_what_is_wrong():
     for unsaid in (verdict("accepted", quote=-1), verdict("accepted", verbatim=False)):
         assert feedback_rows([unsaid])[0][0].spans == (TextSpan("h1", 20, 40),), "the whole segment"
     assert rejected == {second.qa_id: {"june"}}
-    rows, rejected = feedback_rows([verdict("rejected", given="Bob")])
+    rows, rejected, _ = feedback_rows([verdict("rejected", given="Bob")])
     assert not rows and rejected == {first.qa_id: {"bob"}}
 
 
 def test_nothing_to_find_can_be_said_and_denied():
-    rows, rejected = feedback_rows([verdict("corrected", "", "Bob"), verdict("rejected", given="", reading="r2")])
+    rows, rejected, _ = feedback_rows([verdict("corrected", "", "Bob"), verdict("rejected", given="", reading="r2")])
     assert [row.answers for row in rows] == [("",)] and rejected[rows[0].qa_id] == {"bob", ""}
+
+
+def test_a_rejected_correction_bars_that_and_not_the_answer():
+    _, rejected, disputed = feedback_rows([verdict("rejected", "May", "June")])
+    assert list(rejected.values()) == [{"may"}] and not disputed
+
+
+@pytest.mark.parametrize("other", [("accepted",), ("rejected", "May"), ("corrected", "Bob")])
+def test_what_people_dispute_teaches_nothing(other):
+    rows, rejected, disputed = feedback_rows([verdict("corrected", "May", "June"), verdict(*other, given="June")])
+    agreed = replace(rows[0], source="agreement", share=1.0, answers=("June",))
+    (row,) = feedback_rows([verdict("accepted", question="When?")])[0]
+    harvest = gather([replace(each, documents=("d",)) for each in (*rows, agreed, row)], (), 0, rejected, disputed)
+    assert [each.question for each in harvest.kept] == ["When?"]
+    assert harvest.reasons == {"disputed": len(rows) + 1}
 
 
 def test_a_correction_in_form_alone_rejects_nothing():
