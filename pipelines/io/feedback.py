@@ -4,23 +4,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypedDict, cast
 
 from infra.store.claims import used
 from infra.store.delta import Table
-from infra.store.feedback import FEEDBACK_CLAIM, answers_of, judged
+from infra.store.feedback import FEEDBACK_CLAIM, FeedbackTarget, answers_of, judged
 from infra.store.location import Corpus, Store
 from infra.store.runs import new_run_id
 from infra.store.schemas import FeedbackRow, now
 from memagent.errors import UsageError
+from memagent.evaluation.metrics import normalise
 from memagent.quality.verdicts import ABSENT, COUNTING, current, disputed, right_answer
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
 
 _NEEDED = ("reading_id", "verdict")
-_OPTIONAL = ("answer", "review")
+_OPTIONAL = ("answer", "review", "engine_answer")
 _MOST_SHOWN = 5
 
 
@@ -33,6 +35,8 @@ class FileVerdict:
     answer: str
     """As the table has it."""
     where: str
+    on_correction: bool = False
+    """Whether it is on a correction, which the file shows in place of the reader's answer."""
 
 
 class FeedbackSummary(TypedDict):
@@ -92,10 +96,23 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None, reviewer:
 
 
 def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: str | None) -> dict[str, list[str]]:
-    """Return the corpora that have the readings, by reading. Raises UsageError: none has any."""
+    """Return the corpora that have the readings, by reading.
+
+    Raises UsageError: none has any, or the correction that a verdict is on was never made: its cell was edited.
+    """
     homes: dict[str, list[str]] = defaultdict(list)
+    corrections: dict[str, set[str]] = defaultdict(set)
+    judged_in = cache(lambda name: judged(Corpus(store, name)))
+    shown = {verdict.reading_id: verdict for verdict in verdicts if verdict.on_correction}
     for row in answers_of(store, corpus, [verdict.reading_id for verdict in verdicts]):
         homes[row["reading_id"]].append(row["corpus"])
+        if row["reading_id"] in shown:
+            same = judged_in(row["corpus"]).get(FeedbackTarget(row["content_hash"], row["question"]), ())
+            rights = {normalise(each.verdict.right) for each in same if each.verdict.right is not None}
+            corrections[row["reading_id"]] |= rights
+    for name, known in corrections.items():
+        if normalise(right_answer(shown[name].answer)) not in known:
+            raise UsageError(f"{shown[name].where}: {_EDITED}")
     if not homes:
         scope = f"corpus {corpus!r}" if corpus else "any corpus"
         raise UsageError(
@@ -159,7 +176,7 @@ def _disputed(corpus: Corpus) -> int:
 def _verdict(where: str, row: Json) -> FileVerdict | None:
     if "reading_id" not in row:
         raise UsageError(f"{where}: no field 'reading_id'; a feedback file has reading_id, verdict and answer")
-    values = {name: "" if row.get(name) is None else row[name] for name in (*_NEEDED, "answer")}
+    values = {name: "" if row.get(name) is None else row[name] for name in (*_NEEDED, *_OPTIONAL)}
     for name, value in values.items():
         if not isinstance(value, str):
             raise UsageError(f"{where}: field {name!r} must be a text")
@@ -172,18 +189,22 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         raise UsageError(f"{where}: verdict {values['verdict']!r} is none of {', '.join(COUNTING)}")
     if not values["reading_id"].strip():
         raise UsageError(f"{where}: the reading_id is empty")
-    on_correction = row.get("review") == "corrected"  # by its answer, which the file shows in place of the reader's
+    on_correction = values["review"] == "corrected" and verdict != "corrected"
     if "answer" not in row and (verdict == "corrected" or on_correction):
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
     answer = right_answer(values["answer"].strip()) if verdict == "corrected" or on_correction else ""
+    was_edited = values["answer"].split() != values["engine_answer"].split()  # they are exported as one text
     if verdict == "accepted" and on_correction:
         verdict = "corrected"
     elif verdict == "rejected" and on_correction:
         answer = answer or ABSENT
+    elif verdict != "corrected" and {"answer", "engine_answer"} <= row.keys() and was_edited:
+        raise UsageError(f"{where}: {_EDITED}")
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
-    return FileVerdict(values["reading_id"].strip(), kind, answer, where)
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction)
 
 
+_EDITED = "its answer is not the one that was exported. To change an answer, set verdict to corrected"
 _ADVICE = (
     ". Take the answers with memagent answers CORPUS -o answers.xlsx (or .csv), and add a column verdict: accepted, "
     "rejected or corrected (then answer holds what is right)"

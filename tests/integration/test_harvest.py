@@ -398,7 +398,8 @@ def answered(store, *names, corpus="c", answer="97"):
 def test_answers_taken_away_as_csv_come_back_as_feedback(store, tmp_path, capsysbinary):
     row = {"document": "d", "title": "t", "source": "s", "question_id": "q", "question": "Who?", "found": True}
     row |= {"evidence": [{"quote": 'a "quote"\u2028over,\nlines\x0c', "segment_index": 0}], "gold": None}
-    rows = [row | {"answer": answer, "reading_id": f"r{i}"} for i, answer in enumerate(["-5", "x", "y"])]
+    said = ["-5", "x", "y"]
+    rows = [row | {"answer": text, "engine_answer": text, "reading_id": f"r{i}"} for i, text in enumerate(said)]
     write_answers(rows, "csv", None)
     table = list(csv.DictReader(io.StringIO(capsysbinary.readouterr().out.decode(), newline="")))
     assert [one["reading_id"] for one in table] == ["r0", "r1", "r2"]
@@ -475,6 +476,8 @@ def test_a_verdict_of_a_file_is_about_the_answer_that_the_file_shows(store, tmp_
     for verdict in ("accepted", "rejected"):
         with pytest.raises(UsageError, match=r"line 1: .* Add a column 'answer'"):
             feedback(store, tmp_path, [{"reading_id": "r0", "review": "corrected", "verdict": verdict}], "ben")
+        with pytest.raises(UsageError, match="line 1: its answer is not the one that was exported"):
+            feedback(store, tmp_path, [shown | {"answer": "99", "verdict": verdict}], "ben")
     assert feedback(store, tmp_path, [{"reading_id": "r0", "verdict": "rejected"}], "ben")["disputed"] == 0
 
 

@@ -43,3 +43,14 @@ def test_only_in_csv_a_quote_before_a_sign_is_the_export_s(tmp_path):
     path.write_text('{"reading_id": "r1", "verdict": "corrected", "answer": "\'-5"}\n')
     ((verdict,), _) = load_verdicts(path)
     assert verdict.answer == "'-5"
+
+
+@pytest.mark.parametrize("verdict", ["accepted", "rejected"])
+def test_an_edited_answer_is_refused_where_the_verdict_is_not_corrected(tmp_path, verdict):
+    path = tmp_path / "verdicts.csv"
+    rows = [f'r1,{verdict},"447\n1902",,447 1902', f"r2,{verdict},4471903,,4471902", "r3,corrected,4471903,,4471902"]
+    path.write_text("\n".join(["reading_id,verdict,answer,review,engine_answer", rows[0], rows[2]]))
+    assert [each.answer for each in load_verdicts(path)[0]] == ["", "4471903"]
+    path.write_text("\n".join(["reading_id,verdict,answer,review,engine_answer", *rows]))
+    with pytest.raises(UsageError, match=r"csv, line 4: its answer .* set verdict to corrected"):
+        load_verdicts(path)

@@ -44,6 +44,7 @@ def answer(reading="r1", text="Nevada", place=PLACE):
         "question_id": "law",
         "question": "Which law — für alle?",
         "answer": text,
+        "engine_answer": text,
         "found": True,
         "evidence": [place] if place else [],
         "gold": ["Nevada", "NV"],
@@ -240,7 +241,8 @@ def with_verdicts(path, delimiter=","):
         writer = csv.DictWriter(file, [*rows[0], "verdict"], delimiter=delimiter)
         writer.writeheader()
         for row, verdict in zip(rows, marks, strict=True):
-            writer.writerow({**row, "verdict": verdict, "answer": "Delaware; or so" if verdict == "corrected" else "x"})
+            said = "Delaware; or so" if verdict == "corrected" else row["answer"]
+            writer.writerow({**row, "verdict": verdict, "answer": said})
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
