@@ -154,6 +154,15 @@ def test_a_corpus_is_asked_in_a_run_and_not_read_twice(endpoint, config):
     assert chosen.choices[0].message.content == "doc0.txt: 1000" and chosen.memagent["readings"] == 2
     few = client.chat.completions.create(model="corpus:docs", **said(), extra_body={"limit": 1})
     assert len(few.memagent["answers"]) == 1 and few.memagent["found"] == 4
+    assert few.choices[0].message.content.splitlines()[1:] == ["... 3 more found (limit is 1)"]
+    for limit, lines in ((0, ["... 4 more found (limit is 0)"]), (3, few.choices[0].message.content.splitlines()[:1])):
+        asked = dict(model="corpus:docs", **said(), extra_body={"limit": limit})
+        whole = client.chat.completions.create(**asked).choices[0].message.content
+        chunks = client.chat.completions.create(**asked, stream=True)
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert streamed == whole and whole.splitlines()[: len(lines)] == lines
+    text = client.chat.completions.create(model="memagent", **said(), extra_body={"document": TEXT, "limit": 0})
+    assert text.choices[0].message.content == "4711", "one answer, which has no limit"
     row = Table(Store(config.store), "runs").read("docs").to_pylist()[-1]
     assert row["status"] == "completed"
 

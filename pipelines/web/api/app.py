@@ -22,7 +22,7 @@ from pipelines.web.access import bears
 from pipelines.web.address import Address, auth_string, token_file
 from pipelines.web.api.mcp_server import Tools, http_app, mcp_server
 from pipelines.web.api.protocol import ApiError, ChatCompletion, ChatRequest, FoundAnswer, api_error
-from pipelines.web.api.reader import HeldReader, Reads
+from pipelines.web.api.reader import TEXT_MODEL, HeldReader, Reads
 from pipelines.web.server import ServerPart
 
 T = TypeVar("T")
@@ -154,12 +154,16 @@ class _Endpoint:
     async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
         kept: list[FoundAnswer] = []
         lines: list[str] = []
+        more = 0
         async with aclosing(reading.answers()) as answers:
             async for answer in answers:
-                if len(kept) < chat.limit and (answer.found or chat.model == "memagent"):
+                if chat.model != TEXT_MODEL and len(kept) >= chat.limit:
+                    more += answer.found
+                elif answer.found or chat.model == TEXT_MODEL:
                     kept.append(answer)
                     lines.append(reading.line(answer))
         ended = reading.ended()
+        lines += [_not_shown(more, chat.limit)] if more else []
         text, stopped = _stopped("\n".join(line for line in lines if line) or self._reader.not_found, chat.stops)
         finish = "stop" if stopped else ended.finish_reason
         about = ended.about.model_copy(update={"answers": kept})
@@ -168,22 +172,26 @@ class _Endpoint:
     async def _chunks(self, chat: ChatRequest, reading: Reads) -> AsyncGenerator[dict[str, object]]:
         completion, said, stopped = ChatCompletion(chat.model), "", False
         yield completion.chunk({"role": "assistant", "content": ""})
-        sent = 0
+        sent = more = 0
         async with aclosing(_with_pauses(reading.answers())) as answers:
             async for answer in answers:
                 if answer is None:
                     yield completion.chunk({}, about=reading.progress)
                     continue
                 line = reading.line(answer)
-                if not line or stopped or sent >= chat.limit:
+                if not line or stopped:
+                    continue
+                if chat.model != TEXT_MODEL and sent >= chat.limit:
+                    more += 1
                     continue
                 sent += 1
                 text, stopped = _stopped(line if not said else f"\n{line}", chat.stops)
                 said += text
                 yield completion.chunk({"content": text}, about=answer)
         ended = reading.ended()
-        if not said and not stopped:
-            yield completion.chunk({"content": self._reader.not_found})
+        if not stopped and (more or not said):
+            last = _not_shown(more, chat.limit) if more else self._reader.not_found
+            yield completion.chunk({"content": f"\n{last}" if said else last})
         finish = "stop" if stopped else ended.finish_reason
         yield completion.chunk({}, finish, ended.about)
         if chat.stream_options is not None and chat.stream_options.include_usage:
@@ -289,6 +297,10 @@ async def _with_pauses(answers: AsyncGenerator[FoundAnswer]) -> AsyncGenerator[F
             if answer is None:
                 return
             yield answer
+
+
+def _not_shown(count: int, limit: int) -> str:
+    return f"... {count:,} more found (limit is {limit:,})"
 
 
 def _stopped(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
