@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from memagent.errors import EngineDied, UsageError
+from memagent.errors import EmptyResponse, EngineDied, MemagentError, UsageError
 from pipelines.web.api import app as web_api
 from pipelines.web.api.app import _stopped
-from pipelines.web.api.protocol import ApiError, ChatRequest, api_error, question_of, text_and_question
+from pipelines.web.api.protocol import About, ApiError, ChatRequest, api_error, question_of, text_and_question
+from pipelines.web.api.reader import TextReading
 
 SYSTEM = ("system", "You are helpful.")
 Q = "Who signed it?"
@@ -102,6 +104,20 @@ def test_parts_of_text_are_joined_and_others_refused():
         ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": content}]})
     error = api_error(refused.value)
     assert error.status == 400 and "image_url" in error.message and error.param is not None
+
+
+@pytest.mark.parametrize(("limit", "lost", "status"), [(1, False, 400), (1, True, 503), (64, False, 503)])
+async def test_an_answer_without_room_is_the_fault_of_who_limits_it(limit, lost, status):
+    async def run(request, spec, record):
+        record(SimpleNamespace(kind="update", finish_reason="empty" if lost else "stop"))
+        record(SimpleNamespace(kind="answer", finish_reason="empty"))
+        raise EmptyResponse("the response is empty: the reasoning used up the room")
+
+    spec = SimpleNamespace(config=SimpleNamespace(answer_tokens=limit))
+    with pytest.raises(MemagentError) as failed:
+        [_ async for _ in TextReading(SimpleNamespace(), spec, run, About(), 64).answers()]
+    error = api_error(failed.value)
+    assert error.status == status and ("max_tokens leaves no room" in error.message) == (status == 400)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from infra.store.location import Corpus, Store
 from infra.store.runs import RunSummary
 from infra.store.schemas import AnswerRow
 from memagent.config import Config
-from memagent.errors import MemagentError, RequestError, UsageError
+from memagent.errors import EmptyResponse, MemagentError, RequestError, UsageError
 from memagent.questions import ask as make_question
 from memagent.reading.conversations import ListStream, ReadingRequest, ReadingSpec
 from memagent.reading.segmenting import segments
@@ -134,15 +134,16 @@ class TextReading:
     """
 
     def __init__(
-        self, request: ReadingRequest, spec: ReadingSpec, run: Callable[..., object], policy_id: str, not_read: int
+        self, request: ReadingRequest, spec: ReadingSpec, run: Callable[..., object], about: About, most_tokens: int
     ) -> None:
-        """Prepare a reading; `run` reads, as `HeldReader.run` does, and `not_read` messages of the request are not
-        read.
+        """Prepare a reading; `run` reads, as `HeldReader.run` does, and the counts are added to `about`. An answer has
+        `most_tokens`, unless the request has a lower limit.
         """
         self._request, self._spec, self._run = request, spec, run
-        self._about = About(question=request.question, readings=1, policy_id=policy_id, messages_not_read=not_read)
+        self._about, self._most_tokens = about, most_tokens
         self._read = 0
         self._finish = "stop"
+        self._lost = False  # a memory, which has the server's limit
         self._result: ReadingResult | None = None
 
     @property
@@ -152,9 +153,13 @@ class TextReading:
 
     async def answers(self) -> AsyncGenerator[FoundAnswer]:
         """Read, and yield the answer."""
-        result = await self._run(self._request, self._spec, self._record)  # type: ignore[misc]
-        self._result = result
-        yield found_answer(result)
+        try:
+            self._result = await self._run(self._request, self._spec, self._record)  # type: ignore[misc]
+        except EmptyResponse as error:
+            if self._lost or self._spec.config.answer_tokens >= self._most_tokens:
+                raise
+            raise RequestError("max_tokens leaves no room for an answer: raise it") from error
+        yield found_answer(self._result)
 
     def ended(self) -> Ended:
         """Return its counts."""
@@ -172,6 +177,7 @@ class TextReading:
 
     def _record(self, turn: Turn) -> None:
         self._read += turn.kind == "update"
+        self._lost = self._lost or (turn.kind != "answer" and turn.finish_reason == "empty")
         if turn.kind == "answer" and turn.finish_reason == "length":
             self._finish = "length"
 
@@ -359,9 +365,9 @@ class HeldReader:
         )
         policy = self.spec.policy.policy_id
         name = reading_id([content_hash], given.question, policy, config.hash(spec.prompts.template.hash))
-        return TextReading(
-            ReadingRequest(name, given.question, ListStream(cut)), spec, self.run, policy, not_read=given.not_read
-        )
+        read = ReadingRequest(name, given.question, ListStream(cut))
+        about = About(question=given.question, readings=1, policy_id=policy, messages_not_read=given.not_read)
+        return TextReading(read, spec, self.run, about, self.spec.reading.answer_tokens)
 
     def _check(self, question: str) -> None:
         if window := self.spec.max_model_len:
