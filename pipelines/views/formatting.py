@@ -130,8 +130,8 @@ def failures(summary: Mapping[str, Any]) -> dict[str, int]:
 
 _READINGS_FAILED = "2%"
 """Of readings may fail where ``max_failed`` is empty; of sources all but one."""
-EXIT_STATUS: "Mapping[Ended, int]" = {"completed": 0, "failed": 1, "paused": 3, "completed with warnings": 5}
-"""Of a command, by how its run ended."""
+EXIT_STATUS = {"completed": 0, "failed": 1, "paused": 3, "withheld": 4, "completed with warnings": 5}
+"""Of a command, by how its run ended, or by that its answers are withheld."""
 
 
 def status_of(summary: Mapping[str, Any]) -> "Ended":
@@ -158,9 +158,9 @@ def _is_beyond(limit: str, failed: int, total: int) -> bool:
 
 
 def exit_status(summary: Mapping[str, Any]) -> int:
-    """Return a run's exit status: 4 if it is withheld, else that of how it ended (`EXIT_STATUS`)."""
+    """Return a run's exit status: that of how it ended, or of that it is withheld."""
     status = status_of(summary)
-    return 4 if status != "paused" and withheld_by(summary) else EXIT_STATUS[status]
+    return EXIT_STATUS["withheld" if status != "paused" and withheld_by(summary) else status]
 
 
 def withheld_by(summary: Mapping[str, Any]) -> list[str]:

@@ -92,6 +92,19 @@ def test_questions_are_on_no_command_line(run, service, monkeypatch):
     assert not file.exists()
 
 
+ENDS = {None: "running", 0: "completed", 3: "paused", 4: "withheld", 5: "completed with warnings"}
+
+
+@pytest.mark.parametrize(("status", "state"), [*ENDS.items(), *((status, "failed") for status in (1, 2, -9))])
+def test_a_command_that_was_started_here_ended_as_its_exit_status_says(run, service, anna, monkeypatch, status, state):
+    process = SimpleNamespace(poll=lambda: status, pid=0)
+    monkeypatch.setattr("pipelines.web.review.service.subprocess.Popen", lambda line, **_: process)
+    monkeypatch.setattr("pipelines.web.review.service.end_process", lambda process: None)
+    service.jobs.digest(CORPUS)
+    chip = f'<span class="chip {state if state == "failed" else ""}">{state}</span> digest {CORPUS}'
+    assert chip in anna.get("/runs")
+
+
 def laws(run):
     return [row["reading_id"] for row in run.answers if row["question_id"] == "law"]
 

@@ -28,7 +28,7 @@ from memagent.errors import MemagentError, UsageError
 from memagent.quality.verdicts import ABSENT, Verdict, right_answer
 from memagent.reading.folding import locate
 from memagent.records import TextSpan, mended, stable_hash
-from pipelines.views.formatting import plain
+from pipelines.views.formatting import EXIT_STATUS, plain
 from pipelines.views.passages import DocumentTexts, Pages
 from pipelines.web.review import listing
 from pipelines.web.review.index import AnswerIndex, Subject, add_verdicts, verdicts_on
@@ -53,10 +53,11 @@ class Job:
     """A file that only this user can read: other users of the machine see every command line."""
 
     @property
-    def state(self) -> Literal["running", "completed", "failed"]:
-        """How far it is; a command in which anything failed has failed."""
+    def state(self) -> str:
+        """How far it is: running, or how it ended, by its exit status."""
         status = self.process.poll()
-        return "running" if status is None else "failed" if status else "completed"
+        ended = next((word for word, code in EXIT_STATUS.items() if code == status), "failed")
+        return "running" if status is None else ended
 
     def last_lines(self) -> str:
         """Return the end of what it has printed."""
