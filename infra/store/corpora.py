@@ -89,6 +89,12 @@ def count_forgetting(corpus: Corpus) -> None:
     _change(corpus, lambda known: known.update({"forgettings": known.get("forgettings", 0) + 1}))
 
 
+def readers_of(store: Store, file: str) -> list[str]:
+    """Return the corpora that have a file in one of their sources."""
+    source = quoted(os.path.abspath(file))
+    return [name for name in corpora(store) if any(_covers(each)(source) for each in sources_of(Corpus(store, name)))]
+
+
 def tagger(corpus: Corpus) -> Callable[[str], tuple[str, ...]]:
     """Return a function that gives the tags of a document by its source: those of all sources that it lies under."""
     tagged = [(_covers(source), tags) for source, tags in load_record(corpus).get("tags", {}).items()]

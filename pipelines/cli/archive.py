@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from memagent.errors import UsageError
-from pipelines.cli.options import Common, CorpusArgument, display, open_report, out, show_file, takes
+from pipelines.cli.options import Common, CorpusArgument, display, open_report, out, show_file, takes, warn_of_source
 from pipelines.views.formatting import plain, plural
 
 
@@ -55,6 +55,8 @@ def answers(
         print_answers(chosen)
     else:
         write_answers(chosen, format_, output)
+        if output:
+            warn_of_source(where_from.store, output)
     if not run and not withheld and withheld_runs(where_from) and (newer := corpus_counts(where_from)["withheld"]):
         said = f"{plural(newer, 'newer answer')} withheld: memagent answers {where_from.name} --withheld"
         typer.echo(said, err=True)
@@ -95,6 +97,7 @@ def report(
         return
     path = write(tables, run_id, output or Path("report.html"), review_url=review_url)
     typer.echo(str(path))
+    warn_of_source(tables, path)
     if open_:
         show_file(path)
 

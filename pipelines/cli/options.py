@@ -204,6 +204,14 @@ def open_report(store: "Store", run_id: str) -> None:
     show_file(path)
 
 
+def warn_of_source(store: "Store", path: Path) -> None:
+    """Say of which corpora a file that was written becomes a document."""
+    from infra.store.corpora import readers_of
+
+    for name in readers_of(store, str(path)):
+        typer.echo(f"{path} lies in a source of corpus {name}: the next run reads it as a document", err=True)
+
+
 def show_file(path: Path) -> None:
     """Show a file in the browser; where there is none, its path was printed."""
     webbrowser.open(path.absolute().as_uri())

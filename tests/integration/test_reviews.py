@@ -16,6 +16,7 @@ from pipelines.io.answers import answer_rows, answer_table, write_answers
 from pipelines.stages.collect_qa import feedback_rows
 from pipelines.views.counts import corpus_counts
 from tests.support.archives import OTTER, write_archive
+from tests.support.commands import run_here
 from tests.support.made_up_run import CORPUS, RUN, START, contracts, local_store
 
 
@@ -83,6 +84,20 @@ def test_counts_and_digests_have_what_people_said(tmp_path, model_folder):
     (corrected,) = night["rollup"]
     assert (night["readings"]["read_now"], corrected["found"], corrected["changed_count"]) == (0, said["found"], 0)
     assert ("Utah", 1) in corrected["answers"] and corrected["corrected"] == 1
+
+
+def test_a_file_that_the_next_run_reads_as_a_document_is_said(tmp_path):
+    run = contracts(local_store(tmp_path), 1)
+    run.save()
+    (tmp_path / "notes").mkdir()
+    remember(Corpus(run.store, CORPUS), sources=[str(tmp_path / "notes"), str(tmp_path / "*.pdf")])
+    store = ("--store", run.store.url)
+    for name, warned in (("notes/a", True), ("notes/../notes/b", True), ("c", False)):
+        for output, command in (("csv", ("answers", CORPUS)), ("html", ("report", RUN))):
+            file = f"{tmp_path}/{name}.{output}"
+            _, said = run_here(*command, "-o", file, *store)
+            lies = f"{file} lies in a source of corpus {CORPUS}: the next run reads it as a document\n"
+            assert said == (lies if warned else "")
 
 
 @pytest.mark.parametrize("written", ["not found", "Not found.", "Not in the document"])
