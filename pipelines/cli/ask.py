@@ -57,14 +57,17 @@ class AnswerPrinter:
         self._most, self._earlier = most, earlier
         self._corpus: Corpus | None = None
         self._run_id = ""
+        self._withheld: set[str] = set()
         self.printed = 0
 
     def planned(self, corpus: "Corpus", run_id: str) -> None:
         """Print what earlier runs have answered."""
+        from infra.store.runs import withheld_runs
         from pipelines.io.answers import answered_before
 
         self._corpus, self._run_id = corpus, run_id
         if self._earlier and self._most > self.printed:
+            self._withheld = withheld_runs(corpus)
             self._print(answered_before(corpus, run_id))
 
     def answered(self, files: Sequence["DataFile"]) -> None:
@@ -84,6 +87,10 @@ class AnswerPrinter:
 
     def _print(self, rows: Iterable["GivenAnswer"]) -> None:
         for row in islice(rows, self._most - self.printed):
+            if row["run_id"] in self._withheld:
+                self._withheld = set()  # it is said once
+                console = self._console if self._console.is_terminal else Console(stderr=True)
+                console.print("Answers of withheld digests are among these.", style="bold")
             if not self._console.is_terminal:
                 line = "\t".join(cell.plain for cell in answer_cells(row).values())
                 self._console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs

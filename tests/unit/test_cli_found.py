@@ -25,6 +25,7 @@ def answer(number, text="4471902", quote="The code is 4471902.", question="What 
         "warnings": [],
         "review": "",
         "reviewed_by": [],
+        "run_id": "run-0",
     }
 
 
@@ -41,6 +42,7 @@ def found(monkeypatch):
             state["read"] += 1
             yield from rows
 
+    monkeypatch.setattr("infra.store.runs.withheld_runs", lambda corpus: set())
     monkeypatch.setattr("pipelines.io.answers.answered_before", answered_before)
     monkeypatch.setattr("pipelines.io.answers.newly_answered", newly_answered)
     return state
