@@ -107,9 +107,18 @@ def _usage(argument: Any) -> str:
     return name if argument.required else f"[{name}]"
 
 
+_VALUES: dict[Any, str] = {int: "N", float: "NUMBER", Path: "PATH"}
+"""What an option takes, by its type."""
+
+
 def _row(param: Any) -> str:
     option = param.param_type_name == "option"
-    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts)) if option else _usage(param)
+    value = (
+        ""
+        if not option or param.is_flag
+        else f" {param.metavar or _VALUES.get(param.type_descriptor.annotation, 'TEXT')}"
+    )
+    names = ", ".join(f"`{name}{value}`" for name in (*param.opts, *param.secondary_opts)) if option else _usage(param)
     default = param.default
     bare = default is None or default is False or default == [] or callable(default)
     said = _cell(getattr(param, "help", None) or "")
