@@ -8,7 +8,7 @@ from datetime import datetime
 from fnmatch import translate
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ from infra.store.schemas import EVIDENCE, AnswerRow, DocumentRow, PlannedReading
 from memagent.config import Config
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Review, Status
-from memagent.records import Level
+from memagent.records import LEVELS, Level
 from pipelines.io.writer import WRITERS, Row, TableLayout, flat, write_file
 from pipelines.runs import run_answers
 from pipelines.views.formatting import rounded
@@ -46,6 +46,9 @@ FIELDS = (
 )
 """Fields that answers can be filtered by."""
 _NUMBERS = ("confidence",)
+_OPEN = "open"
+"""The review of an answer of which nobody has said anything, as the pages call it."""
+_CHOICES = {"found": ("true", "false"), "review": (_OPEN, *get_args(Status)), "confidence_level": (*LEVELS, "none")}
 _CONDITION = re.compile(r"(\w+)\s*(?:=|(?=[<>]))(.*)", re.DOTALL)
 _COMPARISON = re.compile(r"([<>])\s*(\d*\.?\d+(?:e-?\d+)?)")
 
@@ -68,16 +71,17 @@ def parse(items: Iterable[str]) -> list[Condition]:
 def passing(conditions: Sequence[Condition]) -> Callable[[Mapping[str, object]], bool]:
     """Return a function that tells whether a row passes all conditions. A number that is not known passes none.
 
-    Raises UsageError: there is no such field, or a number is not compared with one.
+    Raises UsageError: there is no such field, it never has such a value, or a number is not compared with one.
     """
     unknown = {name for name, _ in conditions} - set(FIELDS)
     if unknown:
         raise UsageError(f"--where {sorted(unknown)[0]}=...: one of {', '.join(FIELDS)}")
+    conditions = [(name, (words or _OPEN) if name == "review" else words) for name, words in conditions]
     for name, words in conditions:
-        if name == "found" and not {"True", "False"} & set(filter(_pattern(words), ("True", "False"))):
-            raise UsageError(f"--where found={words}: write found=true or found=false")
+        if name in _CHOICES and not any(map(_pattern(words), _CHOICES[name])):
+            raise UsageError(f"--where {name}={words}: one of {', '.join(_CHOICES[name])}")
     tests = [(name, _comparison(name, words) if name in _NUMBERS else _pattern(words)) for name, words in conditions]
-    return lambda row: all(test(row[name]) for name, test in tests)
+    return lambda row: all(test((row[name] or _OPEN) if name == "review" else row[name]) for name, test in tests)
 
 
 def _pattern(words: str) -> Callable[[object], bool]:

@@ -36,9 +36,20 @@ def test_all_conditions_must_hold(items, passes):
         ("size=1", "one of document, title"),
         ("confidence=0.8", "as in 'confidence<0.8'"),
         ("confidence<high", "as in 'confidence<0.8'"),
+        ("found=maybe", "found=maybe: one of true, false"),
+        ("review=acepted", "one of open, accepted, "),
+        ("confidence_level=hihg", "one of low, medium, high, none"),
         ("confidence<", "as in 'confidence<0.8'"),
     ],
 )
 def test_what_is_none_is_refused_with_advice(item, advice):
     with pytest.raises(UsageError, match=advice):
         passing(parse([item]))
+
+
+@pytest.mark.parametrize(
+    ("item", "reviews"),
+    [("review=open", [""]), ("review=", [""]), ("review=*ed", ["accepted"]), ("review=*", ["", "accepted"])],
+)
+def test_what_nobody_has_reviewed_is_open(item, reviews):
+    assert [review for review in ("", "accepted") if passing(parse([item]))({"review": review})] == reviews
