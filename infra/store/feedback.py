@@ -13,7 +13,7 @@ from infra.store.data_files import write_data_file
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.schemas import AnswerRow, FeedbackRow
-from memagent.quality.verdicts import Review, Verdict, current, review
+from memagent.quality.verdicts import Review, Verdict, VerdictKind, current, review
 from memagent.records import TextSpan
 
 FEEDBACK_CLAIM = "_feedback"
@@ -33,6 +33,23 @@ class JudgedAnswer(NamedTuple):
 
     verdict: Verdict
     of: AnswerRow
+
+
+def feedback_row(
+    about: tuple[str, str], reviewer: str, given_at: datetime, verdict: VerdictKind = "withdrawn", answer: str = ""
+) -> FeedbackRow:
+    """Return a row that says something `about` a corpus's reading; without a verdict it takes back what was said."""
+    return {
+        "corpus": about[0],
+        "reading_id": about[1],
+        "verdict": verdict,
+        "answer": answer,
+        "given_at": given_at,
+        "reviewer": reviewer,
+        "comment": "",
+        "spans": [],
+        "decides": False,
+    }
 
 
 def verdict_of(row: FeedbackRow, given: str) -> Verdict:

@@ -100,7 +100,7 @@ def gather(
     by_id: dict[str, list[Qa]] = defaultdict(list)
     for row in rows:
         reason = _unfit(row, banned, least_share) or ("disputed" if row.qa_id in disputed else "")
-        answers = _unrejected(row, refused)
+        answers = tuple(answer for answer in row.answers if normalise(answer) not in refused.get(row.qa_id, ()))
         if reason or not answers:
             dropped.append(Dropped(row, reason or "rejected"))
         else:
@@ -185,11 +185,6 @@ def _unfit(row: Qa, banned: set[str], least_share: float) -> str:
     if row.source == "agreement" and row.answers == ("",):
         return "nothing found"  # readings that find nothing agree with each other even if there is an answer
     return ""
-
-
-def _unrejected(row: Qa, rejected: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    refused = rejected.get(row.qa_id, ())
-    return tuple(answer for answer in row.answers if normalise(answer) not in refused)
 
 
 def _side(document: str) -> Split:

@@ -136,8 +136,7 @@ def _of_one_mind(verdicts: Sequence[Verdict]) -> list[Verdict]:
     wrong: set[str] = set()
     for verdict in reversed(verdicts):
         said = None if verdict.right is None else normalise(verdict.right)
-        rejected = normalise(verdict.wrong or "")
-        if said is None and rejected != right:
+        if said is None and (rejected := normalise(verdict.wrong or "")) != right:
             wrong.add(rejected)
         elif said is not None and right is None and said not in wrong:
             right = said

@@ -89,8 +89,7 @@ class AnswerPrinter:
         for row in islice(rows, self._most - self.printed):
             if row["run_id"] in self._withheld:
                 self._withheld = set()  # it is said once
-                console = self._console if self._console.is_terminal else Console(stderr=True)
-                console.print("Answers of withheld digests are among these.", style="bold")
+                typer.echo("Answers of withheld digests are among these.", err=True)
             if not self._console.is_terminal:
                 line = "\t".join(cell.plain for cell in answer_cells(row).values())
                 self._console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs

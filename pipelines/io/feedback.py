@@ -10,10 +10,10 @@ from typing import Literal, TypedDict, cast
 
 from infra.store.claims import used
 from infra.store.delta import Table
-from infra.store.feedback import FEEDBACK_CLAIM, FeedbackTarget, answers_of, judged
+from infra.store.feedback import FEEDBACK_CLAIM, FeedbackTarget, answers_of, feedback_row, judged
 from infra.store.location import Corpus, Store
 from infra.store.runs import new_run_id
-from infra.store.schemas import FeedbackRow, now
+from infra.store.schemas import now
 from memagent.errors import UsageError
 from memagent.evaluation.metrics import normalise
 from memagent.quality.verdicts import ABSENT, COUNTING, current, disputed, right_answer
@@ -108,8 +108,8 @@ def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: st
         homes[row["reading_id"]].append(row["corpus"])
         if row["reading_id"] in shown:
             same = judged_in(row["corpus"]).get(FeedbackTarget(row["content_hash"], row["question"]), ())
-            rights = {normalise(each.verdict.right) for each in same if each.verdict.right is not None}
-            corrections[row["reading_id"]] |= rights
+            rights = (each.verdict.right for each in same)
+            corrections[row["reading_id"]] |= {normalise(right) for right in rights if right is not None}
     for name, known in corrections.items():
         if normalise(right_answer(shown[name].answer)) not in known:
             raise UsageError(f"{shown[name].where}: {_EDITED}")
@@ -136,18 +136,8 @@ def _add(
         given_at = max(given_at, row["given_at"] + timedelta(microseconds=1))  # another clock may be ahead
         if (row["reviewer"] or "") == reviewer and row["verdict"] != "comment":  # others' verdicts are another matter
             stored[row["corpus"], row["reading_id"]] = (row["verdict"], row["answer"])
-    rows: list[FeedbackRow] = [
-        {
-            "corpus": name,
-            "reading_id": verdict.reading_id,
-            "verdict": verdict.verdict,
-            "answer": verdict.answer,
-            "given_at": given_at,
-            "reviewer": reviewer,
-            "comment": "",
-            "spans": [],
-            "decides": False,
-        }
+    rows = [
+        feedback_row((name, verdict.reading_id), reviewer, given_at, verdict.verdict, verdict.answer)
         for verdict in verdicts
         for name in homes.get(verdict.reading_id, ())
     ]

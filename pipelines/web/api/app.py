@@ -151,47 +151,46 @@ class _Endpoint:
             self._reader.engine_gone.set()
         return api_error(error)
 
-    async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
-        kept: list[FoundAnswer] = []
-        lines: list[str] = []
-        more = 0
-        async with aclosing(reading.answers()) as answers:
+    async def _lines(self, chat: ChatRequest, reading: Reads) -> AsyncGenerator[tuple[FoundAnswer | None, str]]:
+        """Yield the answers of a response with their lines, nothing whenever none has come for a second, and at the end
+        a line that counts what `limit` leaves out.
+        """
+        shown = more = 0
+        async with aclosing(_with_pauses(reading.answers())) as answers:
             async for answer in answers:
-                if chat.model != TEXT_MODEL and len(kept) >= chat.limit:
+                if answer is None:
+                    yield None, ""
+                elif chat.model == TEXT_MODEL or (answer.found and shown < chat.limit):
+                    shown += 1
+                    yield answer, reading.line(answer)
+                else:
                     more += answer.found
-                elif answer.found or chat.model == TEXT_MODEL:
-                    kept.append(answer)
-                    lines.append(reading.line(answer))
+        if more:
+            yield None, f"... {more:,} more found (limit is {chat.limit:,})"
+
+    async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
+        async with aclosing(self._lines(chat, reading)) as lines:
+            said = [each async for each in lines]
         ended = reading.ended()
-        lines += [_not_shown(more, chat.limit)] if more else []
-        text, stopped = _stopped("\n".join(line for line in lines if line) or self._reader.not_found, chat.stops)
+        text, stopped = _stopped("\n".join(line for _, line in said if line) or self._reader.not_found, chat.stops)
         finish = "stop" if stopped else ended.finish_reason
-        about = ended.about.model_copy(update={"answers": kept})
+        about = ended.about.model_copy(update={"answers": [answer for answer, _ in said if answer]})
         return ChatCompletion(chat.model).whole(text, finish, ended.usage, about)
 
     async def _chunks(self, chat: ChatRequest, reading: Reads) -> AsyncGenerator[dict[str, object]]:
         completion, said, stopped = ChatCompletion(chat.model), "", False
         yield completion.chunk({"role": "assistant", "content": ""})
-        sent = more = 0
-        async with aclosing(_with_pauses(reading.answers())) as answers:
-            async for answer in answers:
-                if answer is None:
+        async with aclosing(self._lines(chat, reading)) as lines:
+            async for answer, line in lines:
+                if answer is None and not line:
                     yield completion.chunk({}, about=reading.progress)
-                    continue
-                line = reading.line(answer)
-                if not line or stopped:
-                    continue
-                if chat.model != TEXT_MODEL and sent >= chat.limit:
-                    more += 1
-                    continue
-                sent += 1
-                text, stopped = _stopped(line if not said else f"\n{line}", chat.stops)
-                said += text
-                yield completion.chunk({"content": text}, about=answer)
+                elif line and not stopped:
+                    text, stopped = _stopped(line if not said else f"\n{line}", chat.stops)
+                    said += text
+                    yield completion.chunk({"content": text}, about=answer)
         ended = reading.ended()
-        if not stopped and (more or not said):
-            last = _not_shown(more, chat.limit) if more else self._reader.not_found
-            yield completion.chunk({"content": f"\n{last}" if said else last})
+        if not said and not stopped:
+            yield completion.chunk({"content": self._reader.not_found})
         finish = "stop" if stopped else ended.finish_reason
         yield completion.chunk({}, finish, ended.about)
         if chat.stream_options is not None and chat.stream_options.include_usage:
@@ -297,10 +296,6 @@ async def _with_pauses(answers: AsyncGenerator[FoundAnswer]) -> AsyncGenerator[F
             if answer is None:
                 return
             yield answer
-
-
-def _not_shown(count: int, limit: int) -> str:
-    return f"... {count:,} more found (limit is {limit:,})"
 
 
 def _stopped(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:

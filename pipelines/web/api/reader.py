@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 
 import pyarrow.dataset as ds
 from pydantic import BaseModel
@@ -344,35 +345,23 @@ class HeldReader:
             if surrogate := half(text):
                 raise UsageError(f"the {name} holds {surrogate}, an unpaired surrogate")
         self._check(given.question)
+        most_tokens = self.spec.reading.answer_tokens
         spec = with_options(
             self.spec.scheme,
-            answer_tokens=_least(request.max_completion_tokens or request.max_tokens, self.spec.reading.answer_tokens),
+            answer_tokens=min(request.max_completion_tokens or request.max_tokens or most_tokens, most_tokens),
             temperature=request.temperature,
             top_p=request.top_p,
             seed=request.seed,
         )
         content_hash, config = text_hash(given.text), spec.config
-        cut = await asyncio.to_thread(
-            lambda: list(
-                segments(
-                    content_hash,
-                    given.text,
-                    spec.prompts.tokenizer,
-                    segment_tokens=config.segment_tokens,
-                    boundary=config.boundary,
-                )
-            )
-        )
+        cut_up = partial(segments, content_hash, given.text, spec.prompts.tokenizer, boundary=config.boundary)
+        cut = await asyncio.to_thread(lambda: list(cut_up(segment_tokens=config.segment_tokens)))
         policy = self.spec.policy.policy_id
         name = reading_id([content_hash], given.question, policy, config.hash(spec.prompts.template.hash))
         read = ReadingRequest(name, given.question, ListStream(cut))
         about = About(question=given.question, readings=1, policy_id=policy, messages_not_read=given.not_read)
-        return TextReading(read, spec, self.run, about, self.spec.reading.answer_tokens)
+        return TextReading(read, spec, self.run, about, most_tokens)
 
     def _check(self, question: str) -> None:
         if window := self.spec.max_model_len:
             self.spec.scheme.check_window(self.spec.tokenizer.encode(question), window)
-
-
-def _least(given: int | None, most: int) -> int | None:
-    return None if given is None else min(given, most)

@@ -144,23 +144,12 @@ def add_verdicts(connection: sqlite3.Connection, rows: Iterable[FeedbackRow]) ->
             values = (row["corpus"], row["reading_id"], given_at, text)
             connection.execute("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?)", values)
             continue
+        about = Subject(item["subject"], item["question"])
+        said = (row["reviewer"] or "", row["verdict"], item["answer"], row["answer"] or "", row["comment"] or "")
         spans = json.dumps([(s["content_hash"], s["char_start"], s["char_end"]) for s in row["spans"] or ()])
-        connection.execute(
-            "INSERT OR IGNORE INTO verdict VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(
-                    item["corpus"],
-                    item["subject"],
-                    item["question"],
-                    row["reading_id"],
-                    given_at,
-                    row["reviewer"] or "",
-                ),
-                *(row["verdict"], item["answer"], row["answer"] or "", row["comment"] or ""),
-                *(bool(row["decides"]), spans),
-            ),
-        )
-        touched.add(Subject(item["subject"], item["question"]))
+        added = (item["corpus"], *about, row["reading_id"], given_at, *said, bool(row["decides"]), spans)
+        connection.execute("INSERT OR IGNORE INTO verdict VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", added)
+        touched.add(about)
     settle(connection, touched)
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from infra.store.delta import Table
+from infra.store.feedback import feedback_row
 from infra.store.location import Store
 from infra.store.runs import new_run_id
 from infra.store.schemas import ANSWERS, AnswerRow, EvidenceRow, FeedbackRow, SpanRow
@@ -211,7 +212,7 @@ class ReviewService:
             written = shown
             opinion = replace(opinion, said="corrected" if written else "absent", answer=written, span=None)
         row: FeedbackRow = {
-            **_withdrawal(item, reviewer),
+            **feedback_row((item.corpus, item.reading_id), reviewer, item.answered_at),
             "verdict": "corrected" if opinion.said == "absent" else opinion.said,
             "comment": comment,
             "decides": opinion.decides and opinion.said != "comment",
@@ -238,7 +239,7 @@ class ReviewService:
         ]
         if not mine or mine[-1].given_at != given_at:
             raise UsageError("you have said something else of this answer since: undo that first")
-        row = _withdrawal(item, reviewer)
+        row = feedback_row((item.corpus, item.reading_id), reviewer, item.answered_at)
         if len(mine) > 1:
             before = mine[-2]
             row |= {"verdict": before.kind, "answer": before.answer, "comment": before.comment}
@@ -283,21 +284,6 @@ class ReviewService:
     def _subject(self, item: ListedAnswer) -> Subject:
         row = self.index.read().execute("SELECT subject, question FROM item WHERE id = ?", (item.id,)).fetchone()
         return Subject(row["subject"], row["question"])
-
-
-def _withdrawal(item: ListedAnswer, reviewer: str) -> FeedbackRow:
-    """Return a row that takes back all that a person has said of an answer. The journal gives it its time."""
-    return {
-        "corpus": item.corpus,
-        "reading_id": item.reading_id,
-        "verdict": "withdrawn",
-        "answer": "",
-        "given_at": item.answered_at,
-        "reviewer": reviewer,
-        "comment": "",
-        "spans": [],
-        "decides": False,
-    }
 
 
 def _span_row(span: TextSpan) -> SpanRow:
