@@ -97,8 +97,8 @@ class EngineConfig(Section):
     model: str = "nano"
     """``nano`` (bundled), a folder in Hugging Face format, or a Hugging Face name."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of weights and activations. auto: the model's own on a GPU; on a CPU the faster of the model's own
-    16-bit format and float32, as timed on this processor (`memagent doctor` says which)."""
+    """Number format of weights and activations. auto: the model's own (on a GPU, float32 is slow); on a CPU float32
+    instead of a 16-bit format where it is faster, as timed on this processor (`memagent doctor` says which)."""
     max_model_len: int | None = Field(None, ge=64)
     """Context window in tokens; by default the model's own."""
     max_num_seqs: int = Field(256, ge=1)

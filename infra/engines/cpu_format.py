@@ -1,4 +1,4 @@
-"""The number format of an engine on a CPU: the fastest one that fits the memory."""
+"""The number format of an engine: a model's own, and on a CPU the fastest that loses nothing and fits the memory."""
 
 import json
 import math
@@ -14,6 +14,7 @@ from safetensors import safe_open
 from memagent.config import EngineConfig
 
 HalfFormat = Literal["bfloat16", "float16"]
+OwnFormat = Literal["float32", "bfloat16", "float16"]
 
 _TOKENS, _IN, _OUT = 256, 256, 768
 """Shape of the timed product [_TOKENS, _IN] x [_IN, _OUT]: a step's tokens through a small model's layer."""
@@ -97,19 +98,21 @@ def cpu_format(model: str, config: EngineConfig) -> EngineFormat:
     """Choose the format for a model on this CPU, where ``dtype = auto``; one that is set by the user is kept."""
     if config.dtype != "auto":
         return EngineFormat(config.dtype, "engine.dtype says so")
-    half = _half_format(Path(model))
-    speed = format_speed(half)
-    if speed.fastest != "float32":
-        return EngineFormat(speed.fastest, str(speed))
+    own, reason = own_format(Path(model)), "the model's own weights are float32"
+    if own != "float32":
+        speed = format_speed(own)
+        if speed.fastest != "float32":
+            return EngineFormat(own, str(speed))
+        reason = str(speed)
     need = _FLOAT32_BYTES * parameters(Path(model)) + config.kv_cache_gib * 2**30
     free = psutil.virtual_memory().available
     if need > free:
         return EngineFormat(
-            half,
-            f"{speed}, but float32 weights need {need / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free: "
+            "bfloat16" if own == "float32" else own,
+            f"{reason}, but float32 weights need {need / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free: "
             "expect that it reads slowly",
         )
-    return EngineFormat("float32", str(speed))
+    return EngineFormat("float32", reason)
 
 
 def parameters(folder: Path) -> int:
@@ -121,10 +124,10 @@ def parameters(folder: Path) -> int:
     return total
 
 
-def _half_format(folder: Path) -> HalfFormat:
-    """Return the 16-bit format of a model: its own, or bfloat16 if it has none or is not on this machine."""
+def own_format(folder: Path) -> OwnFormat:
+    """Return the format of a model's weights; bfloat16 if its ``config.json`` names none or is not on this machine."""
     path = folder / "config.json"
-    if not path.is_file():
-        return "bfloat16"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    return "float16" if "float16" in (config.get("dtype"), config.get("torch_dtype")) else "bfloat16"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    named = (config.get("dtype"), config.get("torch_dtype"))
+    others: tuple[OwnFormat, ...] = ("float32", "float16")
+    return next((one for one in others if one in named), "bfloat16")

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.cluster.placement import ranks_are_actors
-from infra.engines.cpu_format import cpu_format
+from infra.engines.cpu_format import cpu_format, own_format
 from infra.system.processes import own_engines, usable_cores
 from memagent.config import EngineConfig
 from memagent.errors import ConfigError, EngineDied, RequestError
@@ -184,6 +184,8 @@ class VllmEngine:
         cpu = self._cpu = current_platform.is_cpu()
         self._sleeps = config.sleep_mode and not cpu
         dtype = cpu_format(self._model, config).dtype if cpu else config.dtype
+        if dtype == "auto" and own_format(Path(self._model)) == "float32":
+            dtype = "float32"  # vLLM's auto rounds these to 16 bits, by which most of a short training is lost
         options: dict[str, Any] = (
             {"seed": secrets.randbits(31)} if cpu else {"gpu_memory_utilization": config.gpu_memory}
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,26 +20,15 @@ from memagent.reading.scope import SCOPE_FILE
 from memagent.rl.model import FACTORS, adapted
 
 _COPIED = (
-    *("config.json", "generation_config.json", "reading.json", SCOPE_FILE),
+    *("generation_config.json", "reading.json", SCOPE_FILE),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
     *("vocab.json", "merges.txt", "chat_template.jinja"),
 )
 _SHARD_BYTES = 2 * 2**30
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-
-
-def data_types(folder: Path) -> dict[str, torch.dtype]:
-    """Return the data types of the weights that a folder holds, by name."""
-    found: dict[str, torch.dtype] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118  not a mapping
-                found[name] = _DTYPES.get(opened.get_slice(name).get_dtype(), torch.float32)
-    return found
 
 
 def write_model(weights: dict[str, Tensor], like: Path, folder: Path) -> None:
-    """Write a model folder: new weights beside the configuration and tokenizer of the folder `like`.
+    """Write a model folder: weights of one data type beside the configuration and tokenizer of the folder `like`.
 
     Files are of a bounded size, with an index where there are several.
     """
@@ -47,6 +36,10 @@ def write_model(weights: dict[str, Tensor], like: Path, folder: Path) -> None:
     for name in _COPIED:
         if (like / name).is_file():
             shutil.copyfile(like / name, folder / name)
+    config = json.loads((like / "config.json").read_text(encoding="utf-8"))
+    dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    config |= dict.fromkeys({"dtype", "torch_dtype"} & config.keys() or {"dtype"}, dtype)
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_torch_state_dict(weights, folder, max_shard_size=_SHARD_BYTES)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors makes the file private to its owner

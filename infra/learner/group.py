@@ -70,7 +70,7 @@ class RankActor(Learner):
             if self._recipe.learner.weight_sync == "adapters":
                 self.export_adapter(folder)
             else:
-                self.export(folder, as_trained=True)
+                self.export(folder)
             # Arrays: Ray maps them into the engines' processes, and copies bytes onto the heap of each.
             return {file.name: ray.put(np.fromfile(file, np.uint8)) for file in sorted(folder.iterdir())}
         finally:

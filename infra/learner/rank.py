@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from infra.learner.checkpoint import Snapshot, States, data_types, restore, take, write_model
+from infra.learner.checkpoint import Snapshot, States, restore, take, write_model
 from infra.learner.weights import Entry, Rendezvous, send
 from memagent.errors import ConfigError, TrainingError
 from memagent.rl.config import Recipe
@@ -135,19 +135,21 @@ class Learner:
         self.steps += 1
         return {**sums, "gradient_norm": float(self._engine.get_global_grad_norm()), "lr": lr}
 
-    def export(self, folder: Path, *, as_trained: bool = False) -> None:
-        """Write the weights as a model folder. Rank 0 writes.
+    def export(self, folder: Path) -> None:
+        """Write the weights as a model folder, in the data type of training. Rank 0 writes.
 
-        Data types are the original ones, or with `as_trained` those of training, so an engine computes the same as the
-        learner.
+        Engines sample with this folder, and it is published: rounded further, small changes of weights would be lost.
         """
-        kept = dict.fromkeys(data_types(self._folder), self._dtype) if as_trained else data_types(self._folder)
+        if weights := self.merged(self._dtype):
+            write_model(weights, self._folder, folder)
+
+    def merged(self, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """Return the whole weights by name, LoRA's changes merged in, on rank 0; nothing on the others."""
         weights = {}
         for name, whole in self._states.model_weights():
             if self._rank.index == 0:
-                weights[name] = whole.to(kept.get(name, torch.float32)).contiguous().cpu()
-        if self._rank.index == 0:
-            write_model(weights, self._folder, folder)
+                weights[name] = whole.to(dtype).contiguous().cpu()
+        return weights
 
     def export_adapter(self, folder: Path) -> None:
         """Write the low-rank factors, which are all that is trained, as PEFT loads them. Rank 0 writes."""

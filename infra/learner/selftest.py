@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from infra.learner.group import LearnerGroup, RankActor, RankLost
@@ -44,6 +44,10 @@ _CLOSE = {"float32": 1e-3, "bfloat16": 0.2}
 whose direction is all that it follows in its first steps."""
 _LOGPROB = {"float32": 1e-3, "bfloat16": 0.1}
 """The same of log-probabilities under the weights that engines get."""
+
+
+_WHOLE = "whole.safetensors"
+"""What the trained weights are kept in, in float32: rounding is not what is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +170,8 @@ class _Trial:
             if before is None:
                 outcome = await self._first(broadcasts)
             else:
-                other = await self._resume("other")
-                outcome = replace(outcome, other_ranks=self._off(other, self._weights("whole")))
+                other = await self._resume()
+                outcome = replace(outcome, other_ranks=self._off(other, load_file(self._home / _WHOLE)))
         except Exception as error:  # whatever a layout ends with is its outcome
             where = "on other ranks: " if before else ""
             outcome = replace(outcome, error=f"{where}{type(error).__name__}: {error}")
@@ -188,14 +192,14 @@ class _Trial:
         await group.call(RankActor.saved)
         for step in range(_BEFORE, _STEPS):
             await group.learn(_batch(step))
-        await group.call(RankActor.export_to, self._url, "whole")
+        whole = (await group.call(RankActor.merged))[0]
+        save_file(whole, self._home / _WHOLE)
         if self._layout.lora:
             await group.call(RankActor.export_to, self._url, "adapter", adapter=True)
-        whole = self._weights("whole")
         logprob = await self._logprob()
         broadcast = await self._broadcast() if broadcasts else None
         expected = by_hand(self._recipe)
-        resumed = await self._resume("resumed")
+        resumed = await self._resume()
         return Outcome(
             self._layout,
             step=self._off(whole, expected),
@@ -204,18 +208,13 @@ class _Trial:
             broadcast=broadcast,
         )
 
-    async def _resume(self, name: str) -> dict[str, Tensor]:
+    async def _resume(self) -> dict[str, Tensor]:
         group = self._group
         await group.begin(_reader(Path(self._recipe.model)), self._recipe)
         await group.call(RankActor.load_from, self._url, "checkpoint")
         for step in range(_BEFORE, _STEPS):
             await group.learn(_batch(step))
-        await group.call(RankActor.export_to, self._url, name)
-        return self._weights(name)
-
-    def _weights(self, name: str) -> dict[str, Tensor]:
-        weights: dict[str, Tensor] = load_file(self._home / name / "model.safetensors")
-        return weights
+        return (await group.call(RankActor.merged))[0]
 
     def _off(self, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
         """Return the relative distance of a change of the weights from the expected one."""

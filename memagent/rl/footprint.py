@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.errors import ConfigError
-from memagent.rl.config import LearnerRecipe, Recipe
+from memagent.rl.config import Recipe
 
 GIB = 2**30
 FAMILIES = {
@@ -148,7 +148,7 @@ def rank_memory(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return what a learner's rank holds on its GPU at its peak, part by part (ZeRO, arXiv 1910.02054, section 3)."""
     learner = recipe.learner
     stage, shared = learner.zero_stage, learner.placement == "shared"
-    width = _width(recipe)
+    width = weight_bytes(recipe)
     gathered = (2 * shape.layer + shape.embedding) * width if stage == 3 else 0
     tokens = learner.token_budget
     layer = tokens * width * _layer_elements(shape, learner.dtype)
@@ -170,13 +170,14 @@ def rank_memory(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     return [part for part in parts if part.bytes]
 
 
-def _width(recipe: Recipe) -> int:
+def weight_bytes(recipe: Recipe) -> int:
+    """Return the bytes of a weight in training, and so in engines and in every model that is written."""
     return 2 if recipe.learner.dtype == "bfloat16" else _FLOAT32
 
 
 def model_shard(shape: ModelShape, recipe: Recipe) -> MemoryPart:
     """Return the weights of a rank, which stay on its GPU also while it is an engine's turn."""
-    learner, width = recipe.learner, _width(recipe)
+    learner, width = recipe.learner, weight_bytes(recipe)
     shards = learner.world_size if learner.zero_stage == 3 else 1
     why = f"{counted(shape.parameters)} x {width} bytes" + (f" / {shards} ranks" if shards > 1 else "")
     return MemoryPart("weights", shape.parameters * width / shards, why)
@@ -203,7 +204,7 @@ def reference(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return the reference of the KL term, if there is one; every rank has the whole of it."""
     if not recipe.loss.kl_coef:
         return []
-    width = _width(recipe)
+    width = weight_bytes(recipe)
     return [MemoryPart("reference", shape.parameters * width, f"{counted(shape.parameters)} x {width} bytes, whole")]
 
 
@@ -216,20 +217,25 @@ def _layer_elements(shape: ModelShape, dtype: str) -> float:
 
 def disk(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return what a run keeps in the store, and what a node needs for a moment."""
-    learner: LearnerRecipe = recipe.learner
+    learner, width = recipe.learner, weight_bytes(recipe)
     whole = shape.parameters
     trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else whole
     checkpoint = 3 * trained * _FLOAT32
+    exports = -(-recipe.stage.max_steps // (recipe.stage.export_every or recipe.stage.max_steps))
     return [
         MemoryPart(
             "checkpoints",
             2 * checkpoint,
             f"{counted(trained)} x 12 bytes, the last one and the one being written",
         ),
-        MemoryPart("best weights", 2 * whole * 2, f"{counted(whole)} x 2 bytes, the best and the one being written"),
+        MemoryPart(
+            "models",
+            (3 + exports) * whole * width,
+            f"{counted(whole)} x {width} bytes: the best, the one being written, {exports} exports and the candidate",
+        ),
         MemoryPart(
             "temporary, all nodes together",
-            checkpoint / 3 + whole * 2,
+            checkpoint / 3 + whole * width,
             f"{counted(trained)} x 4 bytes, a part of a checkpoint that is uploaded, and the exported model",
         ),
     ]

@@ -26,6 +26,7 @@ from memagent.rl.footprint import (
     rank_memory,
     reference,
     step_tokens,
+    weight_bytes,
 )
 from pipelines.views.formatting import duration
 
@@ -235,11 +236,12 @@ def check_memory(recipe: Recipe, model: Path, accelerators: Iterable[str]) -> No
 
 
 def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share: float) -> list[MemoryPart]:
-    weights = shape.parameters * 2 / size
+    width = weight_bytes(recipe)
+    weights = shape.parameters * width / size
     room = share * gpu.gib * GIB - weights - 2 * GIB
     tokens = max(0.0, room) / (shape.kv_bytes() / size)
     return [
-        MemoryPart("weights", weights, f"{counted(shape.parameters)} x 2 bytes / {size} GPUs"),
+        MemoryPart("weights", weights, f"{counted(shape.parameters)} x {width} bytes / {size} GPUs"),
         MemoryPart("steps", 2 * GIB, "activations and graphs of a step"),
         MemoryPart("key-value cache", max(0.0, room), f"{tokens:,.0f} tokens, what is left of {share:.0%} of the GPU"),
     ]
@@ -247,7 +249,8 @@ def _engine_memory(shape: ModelShape, recipe: Recipe, gpu: Gpu, size: int, share
 
 def _host_memory(shape: ModelShape, recipe: Recipe, size: int, per_node: int) -> list[MemoryPart]:
     """Return what main memory holds for a GPU: weights on their way to engines, and what waits for its turn."""
-    count, whole = f"{counted(shape.parameters)} x 2 bytes", shape.parameters * 2
+    width = weight_bytes(recipe)
+    count, whole = f"{counted(shape.parameters)} x {width} bytes", shape.parameters * width
     parts = []
     if recipe.learner.weight_sync == "files":
         why = f"{count}, twice a node: in Ray's object store, and as files that its engines share"
@@ -274,10 +277,10 @@ def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, en
     # A step of decoding reads the weights once, and the cache of each sequence; it gives a token to each.
     length = tokens.sampled / max(1, tokens.conversations)
     sequences = max(1.0, min(256.0, 0.6 * gpu.gib * GIB / (shape.kv_bytes() * length)))
-    read = 2 * shape.parameters + sequences * length * shape.kv_bytes()
+    read = weight_bytes(recipe) * shape.parameters + sequences * length * shape.kv_bytes()
     rate = sequences * gpu.terabytes * 1e12 * DECODE_SHARE / read
     decode = tokens.response / (engine_gpus * rate)
-    sync = 0.0 if recipe.learner.weight_sync == "adapters" else 2 * shape.parameters / 20e9
+    sync = 0.0 if recipe.learner.weight_sync == "adapters" else weight_bytes(recipe) * shape.parameters / 20e9
     rollout = prefill + decode
     phases = {"rollout": rollout, "learn": learn, "weight_sync": sync}
     if recipe.learner.placement == "shared":

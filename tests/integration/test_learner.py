@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from examples.nano.export import config
 from examples.nano.model import Shape
+from infra.learner.checkpoint import write_model
 from infra.learner.rank import Learner, Rank
 from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
@@ -188,8 +189,30 @@ def test_low_rank_changes_are_trained_alone_and_merged(folder, tmp_path):
 @pytest.mark.slow
 def test_bfloat16_with_float32_masters_stays_near(folder, expected, tmp_path):
     weights = train(folder, recipe(2, 1, 64, "bfloat16"), tmp_path / "out")
-    assert all(tensor.dtype is torch.float32 for tensor in weights.values()), "as the folder's own"
+    assert all(tensor.dtype is torch.bfloat16 for tensor in weights.values()), "as the engines sample with them"
+    weights = {name: tensor.float() for name, tensor in weights.items()}
     assert_same(weights, expected, atol=4e-3)
+
+
+@pytest.mark.parametrize("made", [recipe(), low_rank(1)], ids=["all", "LoRA"])
+def test_what_is_exported_of_a_16_bit_model_is_what_was_trained(folder, tmp_path, made):
+    """Rounded to the folder's own type, most of a change of 1e-5 would be lost."""
+    half = tmp_path / "half"
+    base = {name: one.to(torch.bfloat16) for name, one in load_file(folder / "model.safetensors").items()}
+    write_model(base, folder, half)
+    slow = made.model_copy(update={"learner": made.learner.model_copy(update={"lr": 1e-5})})
+    exported = train(half, slow, tmp_path / "out", save=tmp_path / "checkpoint")
+    assert json.loads((half / "config.json").read_text())["dtype"] == "bfloat16"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+    trained = load_file(tmp_path / "checkpoint" / "weights-00001-of-00001.safetensors")
+    for name, weight in exported.items():
+        layer = name.removesuffix(".weight")
+        whole = trained.get(name, base[name].float())
+        if f"{layer}.up" in trained:
+            whole = whole + 2.0 * trained[f"{layer}.up"] @ trained[f"{layer}.down"]
+        assert weight.dtype is torch.float32 and torch.equal(weight, whole), name
+    assert any((exported[name] != base[name]).any() for name in base)
+    assert_same(dict(load_model(tmp_path / "out").model.named_parameters()), exported, atol=0)
 
 
 def all_sharded():

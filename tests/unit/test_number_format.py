@@ -58,6 +58,16 @@ def test_a_model_of_float16_is_compared_in_float16(tmp_path, monkeypatch):
     assert timed == ["float16", "float16", "bfloat16"]
 
 
+def test_weights_in_float32_stay_so_unless_the_user_says_otherwise_or_they_do_not_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "format_speed", lambda half: FAST_HALF)
+    (tmp_path / "config.json").write_text(json.dumps({"dtype": "float32"}))
+    chosen = cpu_format(str(tmp_path), EngineConfig())
+    assert (chosen.dtype, chosen.reason) == ("float32", "the model's own weights are float32")
+    assert cpu_format(str(tmp_path), EngineConfig(dtype="bfloat16")).dtype == "bfloat16"
+    monkeypatch.setattr(formats.psutil, "virtual_memory", lambda: SimpleNamespace(available=0))
+    assert cpu_format(str(tmp_path), EngineConfig()).dtype == "bfloat16"
+
+
 def test_parameters_are_counted(tmp_path):
     assert 1e6 < parameters(bundled()) < 1e7
     assert parameters(tmp_path) == parameters(tmp_path / "missing") == 0

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from memagent.errors import ConfigError
 from memagent.rl.config import load_recipe
-from memagent.rl.footprint import ModelShape, rank_memory, step_tokens
+from memagent.rl.footprint import ModelShape, disk, rank_memory, step_tokens
 from pipelines.cli.main import app
 from pipelines.training.plan import GPUS, Machines, check_memory, fit, plan
 
@@ -83,6 +83,15 @@ def test_sharding_lora_and_checkpointing_save_what_they_promise():
     assert held("learner.lora_rank=16")["gradients"] < 0.01 * eighth["gradients"]
     assert held("learner.activation_checkpointing=false")["activations"] > 10 * eighth["activations"]
     assert "reference" not in held("loss.kl_coef=0.0")
+
+
+def test_models_on_disk_have_the_width_of_training():
+    def written(*sets):
+        return {part.name: part.bytes for part in disk(SMALL, load_recipe("reader-7b", sets))}["models"]
+
+    assert written() == 4 * 2 * SMALL.parameters, "the best, its successor, the last export and the candidate"
+    assert written("learner.dtype=float32") == 2 * written()
+    assert written("stage.export_every=30") == (3 + 7) * 2 * SMALL.parameters
 
 
 def test_tokens_of_a_step_are_those_of_its_conversations():
