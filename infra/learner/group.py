@@ -199,9 +199,10 @@ class LearnerGroup:
         power = _POWERS.get(recipe.loss.normaliser, 1.0)
         batches = [items(batch, power) for batch in rollouts]
         shares = [self._shares(batch) for batch in batches]
-        # With one step per batch, the old log-probabilities are those of its own forward pass. What a mask leaves out
-        # must be known before, for the mean is over the rest.
-        ahead = len(batches) > 1 or recipe.loss.mask != "none"
+        # With one step per batch, the old log-probabilities are those of its own forward pass, and a teacher's readings
+        # have none. What a mask leaves out must be known before, for the mean is over the rest.
+        several = len(batches) > 1 and not recipe.rollout.teacher
+        ahead = several or recipe.loss.mask != "none"
         old = [await self._score(share) for share in shares] if ahead else [None] * len(batches)
         steps = []
         for number, (batch, share, before) in enumerate(zip(batches, shares, old, strict=True)):

@@ -259,9 +259,11 @@ class Learner:
         if self._reference is not None:
             with torch.no_grad():
                 reference = self._forward(self._reference, row)[0]
+        before = new.detach() if old is None else torch.tensor(old, device=self._device)
         given = ResponseTokens(
-            new.detach() if old is None else torch.tensor(old, device=self._device),
-            sampled=torch.tensor(row.logprobs, device=self._device),
+            before,
+            # No model sampled what the teacher says: without a ratio the objective is the plain log-likelihood.
+            sampled=before if self._recipe.rollout.teacher else torch.tensor(row.logprobs, device=self._device),
             advantage=torch.tensor(row.advantages, device=self._device),
             lengths=row.lengths,
             reference=reference,

@@ -25,7 +25,8 @@ class RolloutRecipe(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus sampling; below 1, the sampling distribution differs from the learner's."""
     teacher: bool = False
-    """The readings are the teacher's (`memagent.rl.teacher`), and no engine samples: supervised training."""
+    """The readings are the teacher's (`memagent.rl.teacher`), and no engine samples: supervised training. The loss is
+    the negative log-likelihood of the responses; no key of ``[loss]`` applies."""
     dynamic_sampling: bool = True
     """Dynamic sampling: replace groups whose rollouts all have the same reward (DAPO, section 3.2)."""
     most_prompts: int = Field(0, ge=0)
@@ -218,6 +219,11 @@ class Recipe(Section):
             raise ValueError(
                 f"rollout.prompts {self.rollout.prompts} is no multiple of learner.minibatch_prompts "
                 f"{self.learner.minibatch_prompts}"
+            )
+        if self.rollout.teacher and self.loss != LossRecipe():
+            raise ValueError(
+                "rollout.teacher learns by the negative log-likelihood of responses: leave out the keys of [loss], "
+                "which are for training by rewards"
             )
         if self.learner.placement == "shared" and self.learner.weight_sync != "files":
             raise ValueError(

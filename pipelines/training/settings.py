@@ -235,7 +235,8 @@ def learnt(run: TrainingRun) -> dict[str, JsonValue]:
 
 def _by_key(recipe: Recipe) -> dict[str, JsonValue]:
     """Return the recipe's keys that change what is learnt, as ``section.key``."""
-    sections = recipe.model_dump(mode="json", exclude={"model", "reading", "engine", "pool", "audit"})
+    unused = {"loss"} if recipe.rollout.teacher else set()
+    sections = recipe.model_dump(mode="json", exclude={"model", "reading", "engine", "pool", "audit", *unused})
     stage = {"seed": recipe.stage.seed}  # what it keeps may change, and its length where that changes no step
     if recipe.learner.lr_schedule != "constant":
         stage["max_steps"] = recipe.stage.max_steps

@@ -1,9 +1,11 @@
 """The learner: real DeepSpeed, one and two ranks, against each other and against plain torch."""
 
+import asyncio
 import json
 import math
 import random
 import socket
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from examples.nano.export import config
 from examples.nano.model import Shape
 from infra.learner.checkpoint import write_model
+from infra.learner.group import LearnerGroup
 from infra.learner.rank import Learner, Rank
 from infra.learner.weights import Rendezvous, receive
 from memagent.errors import TrainingError
@@ -213,6 +216,56 @@ def test_what_is_exported_of_a_16_bit_model_is_what_was_trained(folder, tmp_path
         assert weight.dtype is torch.float32 and torch.equal(weight, whole), name
     assert any((exported[name] != base[name]).any() for name in base)
     assert_same(dict(load_model(tmp_path / "out").model.named_parameters()), exported, atol=0)
+
+
+TAUGHT = Recipe.model_validate(
+    {
+        "rollout": {"teacher": True, "prompts": 6},
+        "learner": {"lr": 1e-2, "warmup_steps": 0, "minibatch_prompts": 1, "token_budget": 64},
+    }
+)
+
+
+def taught_batch():
+    """The same readings six times, so that their probabilities rise far within one batch."""
+    said = [conversation for one in group([0, 1], 3).trajectories for conversation in one.conversations]
+    said = tuple(replace(one, logprobs=[0.0] * len(one.logprobs)) for one in said)  # as `memagent.rl.teacher` has them
+    return [Group(f"t{i}", (Trajectory(f"t{i}", 0, said, Reward(1.0, 1.0, 1.0), advantage=1.0),)) for i in range(6)]
+
+
+def learning_together(folder, made, rank, out, steps):
+    """A rank that does what a group of one rank asks for."""
+    torch.set_num_threads(1)
+    learner = Learner(str(folder), made, rank)
+
+    class Here(LearnerGroup):
+        async def _each(self, method, arguments, **named):
+            return [getattr(learner, method)(*arguments[0], **named)]
+
+    taken = asyncio.run(Here(None, made).learn(taught_batch()))
+    fall = (taken[0]["nll"] - taken[-1]["nll"]) / taken[0]["tokens"]
+    assert len(taken) == 6 and fall > 0.3, f"ratios far above what is clipped: {fall}"
+    assert all(one["ratio"] == one["weight"] == one["tokens"] for one in taken)
+    assert not any(one[name] for one in taken for name in ("clipped_low", "clipped_high", "clipped_dual", "masked"))
+    learner.export(out)
+    learner.stop()
+
+
+def test_a_teachers_readings_are_learnt_by_their_plain_likelihood_in_every_step_of_a_batch(folder, tmp_path):
+    model = load_model(folder)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=TAUGHT.learner.lr, weight_decay=0.0)
+    for one in taught_batch():
+        optimiser.zero_grad()
+        flat = items(one.trajectories)
+        tokens = sum(len(item.conversation.response_ids) for item in flat)
+        for item in flat:
+            row = pack([Unit((item,))])
+            ids, positions, targets = (torch.tensor(v) for v in (row.ids, row.positions, row.targets))
+            (-model(ids, positions, row.blocks, targets)[0].sum() / tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+    expected = {name.removeprefix("model."): one for name, one in model.state_dict().items()}
+    assert_same(train(folder, TAUGHT, tmp_path / "out", target=learning_together), expected, atol=1e-4)
 
 
 def all_sharded():

@@ -34,6 +34,7 @@ def test_the_papers_values():
         ("[rollout]\ngroup_size = 1", "group_size"),
         ("[reward]\nweights = { kindness = 1 }", "kindness"),
         ("[reward]\nweights = {}", "weights"),
+        ("[rollout]\nteacher = true\n[loss]\nmask = 'tokens'", r"leave out the keys of \[loss\]"),
         ("speed = 3", "speed"),
         ("[loss]\nkl_coeff = 0.1", r"loss\.kl_coeff: no such key; did you mean kl_coef\?"),
         ("[loss", "recipe"),
