@@ -19,7 +19,7 @@ from infra.store.policies import Provenance, publish
 from infra.store.qa import TrainingSummary
 from infra.store.runs import write_run
 from infra.store.schemas import now
-from memagent.errors import ConfigError
+from memagent.errors import ConfigError, UsageError
 from memagent.reading.conversations import ReadingSpec
 from memagent.reading.scope import SCOPE_FILE, load_scope
 from memagent.records import Json, Progress
@@ -27,12 +27,12 @@ from memagent.rl.dataset import DatasetSplits, Task, dataset_name
 from memagent.rl.rollout import roll_out
 from memagent.rl.teacher import teach
 from memagent.rl.trajectory import Trajectory
-from pipelines.training.checkpoints import Checkpoints, State
+from pipelines.training.checkpoints import HOME, Checkpoints, State
 from pipelines.training.data import audited, splits
 from pipelines.training.loop import Loop, Turns
 from pipelines.training.monitors import Compute, Monitors
 from pipelines.training.plan import check_memory, known_gpus, load_shape
-from pipelines.training.records import code_version, summary_of
+from pipelines.training.records import code_version, find_training, summary_of
 from pipelines.training.rollouts import EngineSampler, RecordedSampler, Sampler, TeacherSampler
 from pipelines.training.settings import TrainingRun, claim
 
@@ -44,35 +44,52 @@ def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None 
     rollouts are trained on: no engine is started, nothing is validated, and the last weights are the candidate.
 
     Raises:
-        UsageError: the data are missing, have only one answer, or their audit fails; or the run's name is another's.
+        UsageError: the data are missing, have only one answer, or their audit fails; the run's name is another's; or
+            fewer steps were recorded than are to be replayed.
         ConfigError: Ray has not enough resources.
         TrainingError: a step cannot be taken; the last checkpoint stays.
     """
     store, show = Store(run.config.store), show or (lambda _: None)
     if run.recipe.rollout.teacher and run.files.validation:
         _log.warning("the teacher's training validates nothing: %s is used for the audit alone", run.files.validation)
+    if replay is not None:
+        run = replace(run, replay=_recorded(store, run, replay))
     claim(store, run)
     # Texts that are forgotten while they are learnt from would be in the policy without anybody saying so.
     with used(Corpus(store, "_training"), run.run_id, wait=run.config.wait, show=show):
         started = now()
-        checkpoints = Checkpoints(store, run.run_id if replay is None else f"{run.run_id}-replay")
+        checkpoints = Checkpoints(store, run.run_id)
         state = checkpoints.read() or State()
         stage = run.recipe.stage
         if not (state.done and (state.step >= stage.max_steps or state.stale >= stage.patience)):
-            data = splits(run) if replay else audited(run)  # before anything is started
+            data = splits(run) if run.replay else audited(run)  # before anything is started
             state.counts["rows_gone"] = data.gone
             with ray_session(run.config.ray):
-                state = asyncio.run(_train(run, data, checkpoints, state, replay=replay, show=show))
+                state = asyncio.run(_train(run, data, checkpoints, state, show))
         summary = summary_of(run, checkpoints, state, _publish(run, store, checkpoints, state))
         write_run(store, summary, started, summary["config"], replace=True)
         return summary
 
 
+def _recorded(store: Store, run: TrainingRun, replay: str) -> str:
+    """Return the id of a run that may be named by its beginning, if it has the rollouts of all steps."""
+    found, steps = find_training(store, replay), run.recipe.stage.max_steps
+    recorded = len(store.list(HOME, found, "rollouts", suffix=".jsonl.gz"))
+    if run.recipe.rollout.teacher:
+        raise UsageError("rollout.teacher learns from readings of its own: leave out --replay")
+    if recorded < steps:
+        raise UsageError(
+            f"{found} has recorded rollouts of {recorded} steps (stage.record=true), and {steps} are to be replayed"
+            + (f": --set stage.max_steps={recorded}" if recorded else "")
+        )
+    return found
+
+
 async def _train(
-    run: TrainingRun, data: DatasetSplits, checkpoints: Checkpoints, state: State, *, replay: str | None, show: Progress
+    run: TrainingRun, data: DatasetSplits, checkpoints: Checkpoints, state: State, show: Progress
 ) -> State:
     recipe = run.recipe
-    alone = recipe.rollout.teacher or replay is not None
+    alone = recipe.rollout.teacher or bool(run.replay)
     check_room(recipe, None if alone else run.config.pool)
     check_memory(recipe, run.model, accelerators())
     slots = None if alone else _slots(run)
@@ -80,8 +97,8 @@ async def _train(
     sampler: Sampler
     if pool is not None:
         sampler = EngineSampler(pool, data.train, recipe, checkpoints, show, state.cursor, list(state.pending))
-    elif replay is not None:
-        sampler = RecordedSampler(Checkpoints(checkpoints.store, replay))
+    elif run.replay:
+        sampler = RecordedSampler(Checkpoints(checkpoints.store, run.replay))
     else:
         sampler = TeacherSampler(data.train, replace(run.reader.scheme, scope=None), recipe, state.cursor)
     learner = LearnerGroup(run.reader, recipe, slots)

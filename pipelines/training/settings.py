@@ -103,6 +103,8 @@ class TrainingRun:
     files: DataFiles = field(default_factory=DataFiles)
     given_name: str = ""
     """What a person calls the run (`pipelines.training.settings`); empty: nothing."""
+    replay: str = ""
+    """Id of the run whose recorded rollouts are trained on; empty: none."""
 
     @staticmethod
     def is_recipe(item: str) -> bool:
@@ -114,11 +116,11 @@ class TrainingRun:
         """Id of the run: the name that a person gave it, or a hash of all that changes its result.
 
         How the learner is laid out over processes and memory does not (`LAYOUT`), so a run that ran out of memory is
-        resumed with other keys of it. Nor do the run's length, its logging interval or the audit.
+        resumed with other keys of it. Nor do the run's length, its logging interval or the audit. Replays are for
+        comparing, so one with another layout is another run, unless it has a name.
         """
-        if self.given_name:
-            return self.given_name
-        return f"train-{stable_hash(learnt(self))[:10]}"
+        known = learnt(self) | ({"layout": self.recipe.learner.model_dump(mode="json")} if self.replay else {})
+        return (self.given_name or f"train-{stable_hash(known)[:10]}") + ("-replay" if self.replay else "")
 
     def reading_config(self, config: str | None = None) -> Config:
         """Return the configuration for comparing versions: reading as in bulk answering, not as in rollouts.
@@ -229,6 +231,7 @@ def learnt(run: TrainingRun) -> dict[str, JsonValue]:
         "text": [*run.texts],
         "question files (hashes)": [*run.files.hashes],
         "reward functions (hashes)": [*reward_code(run.recipe.reward.weights)],
+        "replayed run": run.replay,
         "version of the qa table": run.data_version if "qa" in map(dataset_name, run.data) else None,
     }
 
@@ -260,15 +263,15 @@ def claim(store: Store, run: TrainingRun) -> None:
         return
     now = learnt(run)
     try:
-        then = json.loads(store.read_bytes(HOME, run.given_name, _FILE))
+        then = json.loads(store.read_bytes(HOME, run.run_id, _FILE))
     except FileNotFoundError:
-        if store.exists(HOME, run.given_name, "state.json"):
+        if store.exists(HOME, run.run_id, "state.json"):
             raise UsageError(
                 f"there is a run {run.given_name!r} that was not begun by --run: choose another name"
             ) from None
         for near in difflib.get_close_matches(run.given_name, named_runs(store), 1, 0.8):
             _log.warning("%r is a new training; to go on with %r, say --run %s", run.given_name, near, near)
-        store.write_bytes(json.dumps(now, indent=1).encode(), HOME, run.given_name, _FILE)
+        store.write_bytes(json.dumps(now, indent=1).encode(), HOME, run.run_id, _FILE)
         return
     except ValueError as error:
         raise TrainingError(f"what the training {run.given_name!r} was begun with cannot be read: {error}") from error

@@ -60,6 +60,7 @@ def record(store: Store, spoilt: int = 0) -> None:
             turn = replace(turn, logprobs=[math.nan] * len(turn.logprobs))
             groups[1] = Group(groups[1].sample_id, (replace(first, conversations=(turn, *turns)), *others))
         journal.record(step, groups, 4 * step)
+        journal.note({"step": step})
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_killed_and_given_again_it_ends_with_the_weights_of_an_undisturbed_run(b
 def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(inputs, tmp_path, ray_in_process):
     store = Store(str(tmp_path / "local"))
     record(store, spoilt=3)
-    run = stage(inputs, store)
+    run = named(stage(inputs, store), "spoilt")
     with pytest.raises(TrainingError, match=r"step 3: minibatch 1 of 2: the loss .* s3-1.* of step 2 stays"):
         train(run, replay=RUN)
     state = Checkpoints(store, home(store)).read()
@@ -158,7 +159,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_last_checkpoint(inp
     smaller = prepare(
         inputs[0], ["needles"], [inputs[1]], store.url, ["learner.token_budget=300", "learner.zero_stage=1"]
     )
-    summary = train(smaller, replay=RUN)
+    summary = train(named(smaller, "spoilt"), replay=RUN)
     assert summary["steps"] == STEPS and [row["step"] for row in steps_of(store, summary["run_id"])] == [1, 2, 3, 4, 5]
 
 
@@ -195,7 +196,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run(inputs, tmp_path, ray_
     record(store)
     run = stage(inputs, store)
     # As on a disk without room, every write of a file there fails.
-    store.write_bytes(b"in the way", "training", f"{run.run_id}-replay", "checkpoints")
+    store.write_bytes(b"in the way", "training", replace(run, replay=RUN).run_id, "checkpoints")
     with pytest.raises(TrainingError, match="cannot be written") as raised:
         train(run, replay=RUN)
     assert "ray::" not in str(raised.value)

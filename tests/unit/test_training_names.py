@@ -82,6 +82,35 @@ def test_a_name_that_looks_like_another_one_is_said(tmp_path, caplog):
     assert "to go on with 'contracts-may', say --run contracts-may" in caplog.text
 
 
+def test_a_replay_is_known_by_what_it_replays_and_without_a_name_by_its_layout(tmp_path):
+    store, run = Store(str(tmp_path)), named(tmp_path, name="")
+    split = named(tmp_path, "learner.world_size=2", name="")
+    ids = {replace(one, replay=replay).run_id for one in (run, split) for replay in ("a", "b")}
+    assert len(ids) == 4 and all(one.startswith("train-") and one.endswith("-replay") for one in ids)
+    first = replace(named(tmp_path), replay="a")
+    claim(store, first)
+    assert first.run_id == "first-replay" == replace(first, recipe=split.recipe).run_id
+    claim(store, named(tmp_path))  # the training of that name is another one
+    with pytest.raises(UsageError, match='replayed run was "a" and is "b"'):
+        claim(store, replace(first, replay="b"))
+
+
+def test_what_was_not_recorded_is_not_replayed(tmp_path):
+    store = Store(str(tmp_path))
+    with pytest.raises(UsageError, match="no training run 'nosuch'"):
+        train(named(tmp_path), replay="nosuch")
+    source = Checkpoints(store, "source")
+    source.note({"step": 1})
+    with pytest.raises(UsageError, match=r"recorded rollouts of 0 steps .* and 2 are to be replayed$"):
+        train(named(tmp_path), replay="source")
+    source.record(1, [], 0)
+    with pytest.raises(UsageError, match=r"source has .* of 1 steps .*: --set stage\.max_steps=1"):
+        train(named(tmp_path), replay="sour")
+    with pytest.raises(UsageError, match="leave out --replay"):
+        train(named(tmp_path, recipe="sft"), replay="source")
+    assert named_runs(store) == []
+
+
 @pytest.mark.parametrize("name", ["a", "contracts.v2", "7B_first-try"])
 def test_names(name):
     assert check_name(name) == name
