@@ -84,7 +84,7 @@ def run_promotion(
     since = current["changed_at"] if current and incumbent == current_id else None
     spec = spec or PromotionSpec()
     with used(Corpus(store, "_promotion"), new_run_id(), wait=config.wait, show=show):
-        questions = find_questions(store, spec, "promotion", since, trained_files=trained_files(store, row["run_id"]))
+        questions = find_questions(store, spec, "promotion", since, trained_files=trained_files(store, row))
         record = _compare(config, (candidate, incumbent), spec, questions=questions, show=show)
     if record["promoted"]:
         promote(store, candidate, record["reason"], dict(record), instead_of=current_id)

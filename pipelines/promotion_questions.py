@@ -16,9 +16,10 @@ from infra.sources.dataset_files import DatasetFile
 from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus, Store, file_system
+from infra.store.policies import policies
 from infra.store.qa import from_row, read_rows, taught_texts
-from infra.store.schemas import POLICIES_OF, QaRow
-from memagent.evaluation.records import columns_of
+from infra.store.schemas import POLICIES_OF, PolicyRow, QaRow
+from memagent.evaluation.records import Columns, columns_of
 from memagent.evaluation.ruler import write_jsonl
 from memagent.evaluation.texts import Sample, Whole
 from memagent.quality.curation import VOUCHED, Qa, Split, families
@@ -80,12 +81,12 @@ def find_questions(
     spec: PromotionSpec,
     split: Split,
     since: datetime | None = None,
-    trained_files: Sequence[str] = (),
+    trained_files: Sequence[tuple[str, Columns | None]] = (),
 ) -> Questions:
     """Write the questions of a split of the spec's corpora, and of its files, to a file of samples.
 
     The file is named by its content. The promotion questions decide; the validation questions choose, without the
-    files. Questions on texts of `trained_files`, which the candidate was trained on, are left out. If there are too
+    files. Questions on texts of `trained_files`, by which the candidate was made, are left out. If there are too
     many, the choice depends only on the seed and their ids, and takes as many documents as there are: a further
     document tells more than a further question on one. They are scored by token F1, since exact containment would
     reward an answer that repeats the document. `since` says when the incumbent was promoted.
@@ -105,8 +106,9 @@ def find_questions(
         questions += [_Question(name, row, earlier=since is not None) for row in file.rows]
     # A text may be in two corpora under two names, and the names decide on the split.
     taught = taught_texts(store, _OTHERS[split]) if questions else set()
-    for name in trained_files if questions else ():
-        taught.update(*(row.stream for row in DatasetFile(name, columns_of(spec.columns)).rows))
+    for name, columns in trained_files if questions else ():
+        known_by = columns_of(spec.columns) if columns is None else columns
+        taught.update(*(row.stream for row in DatasetFile(name, known_by).rows))
     unseen = [one for one in questions if taught.isdisjoint(one.qa.stream)]
     chosen = _choose(unseen, spec.questions, spec.seed)
     samples = list(_samples(store, chosen, text_of))
@@ -135,15 +137,28 @@ def _shown(where: str, files: Collection[str]) -> str:
     return name if where in files and sum(path.rsplit("/", 1)[-1] == name for path in files) == 1 else where
 
 
-def trained_files(store: Store, run_id: str) -> list[str]:
-    """Return the files of questions that a training learnt from, of those that are still there."""
-    rows = Table(store, "runs").read(POLICIES_OF, ["run_id", "summary"]).to_pylist()
-    specs = [spec for row in rows if row["run_id"] == run_id for spec in json.loads(row["summary"])["data"]]
-    paths = [spec.partition("=")[2] for spec in specs if dataset_name(spec) == "file"]
-    there = [path for path in paths if file_system(path).exists(path.removeprefix("s3://"))]
-    if len(there) < len(paths):
-        _log.warning("a file of %s is gone: nothing of it can be left out of the promotion check's questions", run_id)
-    return there
+def trained_files(store: Store, version: PolicyRow) -> list[tuple[str, Columns | None]]:
+    """Return the files of questions by which a version and those before it were trained or chosen, and their columns.
+
+    Files that are gone are left out. Columns are None where an earlier release did not keep them.
+    """
+    known, line = {row["policy_id"]: row for row in policies(store)}, [version]
+    while line[-1]["parent"] in known:
+        line.append(known.pop(line[-1]["parent"]))
+    runs = {one["run_id"] for one in line}
+    found: dict[tuple[str, Columns | None], bool] = {}
+    for row in Table(store, "runs").read(POLICIES_OF, ["run_id", "summary"]).to_pylist():
+        summary = json.loads(row["summary"])
+        if row["run_id"] not in runs or "data" not in summary:
+            continue
+        columns = Columns(**summary["columns"]) if "columns" in summary else None
+        paths = [spec.partition("=")[2] for spec in summary["data"] if dataset_name(spec) == "file"]
+        for path in filter(None, (*paths, summary.get("chosen_by"))):
+            found[path, columns] = file_system(path).exists(path.removeprefix("s3://"))
+    for (path, _), there in found.items():
+        if not there:
+            _log.warning("%s is gone: its texts cannot be left out of the promotion check's questions", path)
+    return [one for one, there in found.items() if there]
 
 
 def _harvested(rows: Sequence[QaRow], since: datetime | None, counts: Counter[str]) -> Iterator[_Question]:

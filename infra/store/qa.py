@@ -209,6 +209,10 @@ class TrainingSummary(TypedDict):
     last: dict[str, float | None]
     """Metrics of the last step."""
     data: list[str]
+    chosen_by: str
+    """File of questions that chose the best weights; empty: none."""
+    columns: dict[str, str]
+    """Of the files of questions, by what they hold."""
     data_version: int | None
     config: Json
     report: NotRequired[str]

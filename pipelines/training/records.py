@@ -3,7 +3,7 @@
 import re
 import subprocess
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
@@ -43,6 +43,8 @@ def summary_of(run: TrainingRun, checkpoints: Checkpoints, state: State, policy_
             name: last.get(name) for name in ("reward", "strict", "lenient", "logprob_diff", "entropy", "kept_share")
         },
         "data": list(run.data),
+        "chosen_by": run.files.validation,
+        "columns": asdict(run.files.columns),
         "data_version": run.data_version,
         "config": {"recipe": run.recipe.model_dump(), **run.config.public()},
     }

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from infra.store.delta import Table
 from infra.store.documents import DocumentWriter
 from infra.store.location import Corpus, Store
 from infra.store.qa import read_qa, read_rows, write_qa
@@ -43,6 +44,13 @@ def row(hashes, *names, question="What is the pass number?", source="gold", answ
 def of_side(side, count, start=0):
     """Names of documents of a split."""
     return [name for name in (f"d{i}" for i in range(start, start + 4000)) if split_of([name]) == side][:count]
+
+
+def version(run_id, policy_id="p@1", parent="nano@0", **more):
+    """A row of a version."""
+    texts = dict.fromkeys(("name", "path", "reason"), "p") | {"config": "{}", "metrics": "{}", "promotion": None}
+    stands = {"corpus": POLICIES_OF, "status": "candidate", "data_version": None, "changed_at": now()}
+    return {**texts, **stands, "run_id": run_id, "policy_id": policy_id, "parent": parent, **more}
 
 
 def asked_texts(questions):
@@ -161,8 +169,29 @@ def test_texts_of_a_file_that_the_candidate_was_trained_on_are_not_asked(store, 
     trained.write_text("\n".join(json.dumps({**row, "question": "What is it?"}) for row in rows[:3]))
     summary = {"run_id": "train-1", "corpus": POLICIES_OF, "kind": "train"}
     write_run(store, {**summary, "data": ["needles", f"file={trained}", "file=/gone.jsonl"]}, now(), {})
-    files = trained_files(store, "train-1")
-    assert files == [str(trained)] and "a file of train-1 is gone" in caplog.text
+    files = trained_files(store, version("train-1"))
+    assert files == [(str(trained), None)] and "/gone.jsonl is gone" in caplog.text
     found = find_questions(store, PromotionSpec(kinds=(), data=(str(own),)), "promotion", None, files)
     assert asked_texts(found) == {text_hash("The number is 3.")} and found.counts["trained_on"] == 3
-    assert trained_files(store, "train-2") == []
+    assert trained_files(store, version("train-2")) == []
+
+
+def test_texts_of_the_versions_before_and_of_what_chose_the_weights_are_not_asked(store, tmp_path):
+    """Each file is read with the columns of its own training."""
+    rows = [{"question": "Which number?", "text": f"The number is {i}.", "answers": [f"{i}"]} for i in range(4)]
+    own = tmp_path / "own.jsonl"
+    own.write_text("\n".join(json.dumps({"q": one["question"], "t": one["text"], "a": one["answers"]}) for one in rows))
+    names = {"question": "ask", "text": "body", "answers": "gold"}
+    for number, keys in enumerate((dict(zip(names, names, strict=True)), names, names)):
+        line = {keys[name]: value for name, value in rows[number].items()} | {keys["question"]: "What is it?"}
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(line))
+    begin = {"corpus": POLICIES_OF, "kind": "train", "columns": dict.fromkeys(names, ""), "chosen_by": ""}
+    first = {"run_id": "train-1", "data": [f"file={tmp_path}/0.jsonl"]}
+    second = {"run_id": "train-2", "data": [f"file={tmp_path}/1.jsonl"], "columns": names}
+    write_run(store, {**begin, **first}, now(), {})
+    write_run(store, {**begin, **second, "chosen_by": f"{tmp_path}/2.jsonl"}, now(), {})
+    Table(store, "policies").insert_new([version("train-1", "p@1", "nano@0", commit="c", made_at=now())])
+    files = trained_files(store, version("train-2", "p@2", "p@1"))
+    spec = PromotionSpec(kinds=(), data=(str(own),), columns=("question=q", "text=t", "answers=a"))
+    found = find_questions(store, spec, "promotion", None, files)
+    assert asked_texts(found) == {text_hash("The number is 3.")} and found.counts["trained_on"] == 3
