@@ -145,19 +145,13 @@ class Learner:
 
     def merged(self, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
         """Return the whole weights by name, LoRA's changes merged in, on rank 0; nothing on the others."""
-        weights = {}
-        for name, whole in self._states.model_weights():
-            if self._rank.index == 0:
-                weights[name] = whole.to(dtype).contiguous().cpu()
-        return weights
+        whole, writes = self._states.model_weights(), self._rank.index == 0
+        return {name: weight.to(dtype).contiguous().cpu() for name, weight in whole if writes}
 
     def export_adapter(self, folder: Path) -> None:
         """Write the low-rank factors, which are all that is trained, as PEFT loads them. Rank 0 writes."""
-        factors = {}
-        for name, parameter in self._states.parameters():
-            whole = self._states.weight(parameter)
-            if self._rank.index == 0:
-                factors[name] = whole.float().cpu()
+        named = self._states.parameters()
+        factors = {name: self._states.weight(parameter).float().cpu() for name, parameter in named}
         if self._rank.index == 0:
             write_adapter(factors, self._recipe, folder)
 

@@ -46,10 +46,6 @@ _LOGPROB = {"float32": 1e-3, "bfloat16": 0.1}
 """The same of log-probabilities under the weights that engines get."""
 
 
-_WHOLE = "whole.safetensors"
-"""What the trained weights are kept in, in float32: rounding is not what is tried."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What a recipe may choose."""
@@ -171,7 +167,7 @@ class _Trial:
                 outcome = await self._first(broadcasts)
             else:
                 other = await self._resume()
-                outcome = replace(outcome, other_ranks=self._off(other, load_file(self._home / _WHOLE)))
+                outcome = replace(outcome, other_ranks=self._off(other, load_file(self._home / "whole.safetensors")))
         except Exception as error:  # whatever a layout ends with is its outcome
             where = "on other ranks: " if before else ""
             outcome = replace(outcome, error=f"{where}{type(error).__name__}: {error}")
@@ -193,7 +189,7 @@ class _Trial:
         for step in range(_BEFORE, _STEPS):
             await group.learn(_batch(step))
         whole = (await group.call(RankActor.merged))[0]
-        save_file(whole, self._home / _WHOLE)
+        save_file(whole, self._home / "whole.safetensors")
         if self._layout.lora:
             await group.call(RankActor.export_to, self._url, "adapter", adapter=True)
         logprob = await self._logprob()

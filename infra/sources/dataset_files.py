@@ -48,8 +48,6 @@ class DatasetFile:
         self.path = path
         self.rows: list[Qa] = []
         """One for each question on a text; `documents` names the family of its texts, by which a split goes."""
-        self.repeated = 0
-        """Records that ask what one before them asks; the answers of both are right."""
         self._places: dict[str, tuple[int, int]] = {}
         with tempfile.TemporaryDirectory(prefix="memagent-dataset-") as folder:
             local = _local(path, Path(folder))
@@ -83,7 +81,7 @@ class DatasetFile:
             elif any(self.rows[number].answers) != any(record.answers):
                 raise UsageError(f"{where}: the question and text of {before}; one says that there is no answer")
             else:
-                self.repeated += 1
+                # The answers of both are right.
                 both = dict.fromkeys((*self.rows[number].answers, *record.answers))
                 self.rows[number] = replace(row, answers=tuple(both))
             if sum(map(len, waiting)) >= _BATCH_CHARS:

@@ -222,8 +222,7 @@ class Recipe(Section):
             )
         if self.rollout.teacher and self.loss != LossRecipe():
             raise ValueError(
-                "rollout.teacher learns by the negative log-likelihood of responses: leave out the keys of [loss], "
-                "which are for training by rewards"
+                "rollout.teacher has its own loss, the negative log-likelihood: leave out the keys of [loss]"
             )
         if self.learner.placement == "shared" and self.learner.weight_sync != "files":
             raise ValueError(

@@ -218,24 +218,18 @@ def _layer_elements(shape: ModelShape, dtype: str) -> float:
 def disk(shape: ModelShape, recipe: Recipe) -> list[MemoryPart]:
     """Return what a run keeps in the store, and what a node needs for a moment."""
     learner, width = recipe.learner, weight_bytes(recipe)
-    whole = shape.parameters
-    trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else whole
+    model, each = shape.parameters * width, f"{counted(shape.parameters)} x {width} bytes"
+    trained = shape.lora_parameters(learner.lora_rank) if learner.lora_rank else shape.parameters
     checkpoint = 3 * trained * _FLOAT32
     exports = -(-recipe.stage.max_steps // (recipe.stage.export_every or recipe.stage.max_steps))
     return [
+        MemoryPart("checkpoints", 2 * checkpoint, f"{counted(trained)} x 12 bytes, the last and the one being written"),
         MemoryPart(
-            "checkpoints",
-            2 * checkpoint,
-            f"{counted(trained)} x 12 bytes, the last one and the one being written",
-        ),
-        MemoryPart(
-            "models",
-            (3 + exports) * whole * width,
-            f"{counted(whole)} x {width} bytes: the best, the one being written, {exports} exports and the candidate",
+            "models", (3 + exports) * model, f"{each}: the best, its successor, {exports} exports, the candidate"
         ),
         MemoryPart(
             "temporary, all nodes together",
-            checkpoint / 3 + whole * width,
+            checkpoint / 3 + model,
             f"{counted(trained)} x 4 bytes, a part of a checkpoint that is uploaded, and the exported model",
         ),
     ]

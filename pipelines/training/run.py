@@ -78,10 +78,8 @@ def _recorded(store: Store, run: TrainingRun, replay: str) -> str:
     if run.recipe.rollout.teacher:
         raise UsageError("rollout.teacher learns from readings of its own: leave out --replay")
     if recorded < steps:
-        raise UsageError(
-            f"{found} has recorded rollouts of {recorded} steps (stage.record=true), and {steps} are to be replayed"
-            + (f": --set stage.max_steps={recorded}" if recorded else "")
-        )
+        hint = f"--set stage.max_steps={recorded}" if recorded else "train it with --set stage.record=true"
+        raise UsageError(f"{found} has recorded rollouts of {recorded} steps, and {steps} are to be replayed: {hint}")
     return found
 
 

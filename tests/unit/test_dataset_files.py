@@ -166,7 +166,7 @@ def test_texts_are_kept_once_and_not_in_memory(tmp_path):
 def test_a_split_keeps_a_text_on_one_side_and_repeated_records_count_once(tmp_path):
     rows = [{"question": f"{j}?", "text": f"text {i}", "answers": "a"} for i in range(60) for j in range(3)]
     file = DatasetFile(lines(tmp_path / "a.jsonl", [*rows, rows[0]]))
-    assert len(file.rows) == 180 and file.repeated == 1
+    assert len(file.rows) == 180
     twice = [{"question": "q?", "text": "t", "answers": answer} for answer in ("a", "b")]
     assert DatasetFile(lines(tmp_path / "d.jsonl", twice)).rows[0].answers == ("a", "b"), "both are right"
     train, validation = split_rows(file.rows)

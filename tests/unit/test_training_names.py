@@ -101,10 +101,10 @@ def test_what_was_not_recorded_is_not_replayed(tmp_path):
         train(named(tmp_path), replay="nosuch")
     source = Checkpoints(store, "source")
     source.note({"step": 1})
-    with pytest.raises(UsageError, match=r"recorded rollouts of 0 steps .* and 2 are to be replayed$"):
+    with pytest.raises(UsageError, match=r"of 0 steps, and 2 are to be replayed: .* stage\.record"):
         train(named(tmp_path), replay="source")
     source.record(1, [], 0)
-    with pytest.raises(UsageError, match=r"source has .* of 1 steps .*: --set stage\.max_steps=1"):
+    with pytest.raises(UsageError, match=r"source has .* of 1 steps, .*: --set stage\.max_steps=1"):
         train(named(tmp_path), replay="sour")
     with pytest.raises(UsageError, match="leave out --replay"):
         train(named(tmp_path, recipe="sft"), replay="source")
