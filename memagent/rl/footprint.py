@@ -274,7 +274,7 @@ def step_tokens(recipe: Recipe, fill: float = 0.5) -> StepTokens:
         segment, memory, answer = (int(reading[f"{name}_tokens"]) for name in ("segment", "memory", "answer"))
     except KeyError as error:
         raise ConfigError(f"[reading] of the recipe needs {error.args[0]} for a plan") from error
-    groups, size, turns = rollout.prompts, rollout.group_size, rollout.segments
+    groups, size, turns = rollout.prompts, 1 if rollout.teacher else rollout.group_size, rollout.segments
     memory, answer = round(memory * fill), round(answer * fill)
     prompt = turns * (_HEAD + segment) + (turns - 1) * memory + _HEAD + memory
     response = turns * memory + answer
@@ -298,7 +298,8 @@ def step_tokens(recipe: Recipe, fill: float = 0.5) -> StepTokens:
 def learner_flops(shape: ModelShape, recipe: Recipe, tokens: StepTokens) -> float:
     """Return the operations of a step's passes: a backward pass is two forward ones, checkpointing adds one."""
     passes = 3 + recipe.learner.activation_checkpointing
-    passes += recipe.rollout.prompts > recipe.learner.minibatch_prompts  # log-probabilities before the first update
+    # Log-probabilities before the first update.
+    passes += recipe.rollout.prompts > recipe.learner.minibatch_prompts and not recipe.rollout.teacher
     passes += bool(recipe.loss.kl_coef)
     return passes * shape.forward_flops(tokens.computed, tokens.attended)
 

@@ -317,7 +317,7 @@ def _plan(
     gpus: Annotated[int | None, typer.Option(min=1, help="Use this many GPUs; default: the recipe's.")] = None,
     config: RecipeOption = "reader-7b",
     per_node: Annotated[int, typer.Option("--gpus-per-node", min=1, help="Use this many GPUs per node.")] = 8,
-    gpu: Annotated[str, typer.Option(help="Use this GPU: a100-40, a100, l40s, h100, h200 or b200.")] = "h100",
+    gpu: Annotated[str, typer.Option(help="Use this GPU: l4, a100-40, a100, l40s, h100, h200 or b200.")] = "h100",
     model_config: Annotated[
         Path | None, typer.Option("--model-config", help="Read the model's config.json here; default: fetch it.")
     ] = None,

@@ -47,6 +47,7 @@ class Gpu:
 GPUS = {
     "a100-40": Gpu("A100 40 GB", 39, 312, 1.55),
     "a100": Gpu("A100 80 GB", 79, 312, 2.0),
+    "l4": Gpu("L4", 22, 121, 0.3),
     "l40s": Gpu("L40S", 44, 362, 0.86),
     "h100": Gpu("H100", 79, 989, 3.35),
     "h200": Gpu("H200", 139, 989, 4.8),
@@ -158,10 +159,10 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines) -> TrainingPlan:
         ConfigError: the recipe lacks what a plan needs.
     """
     learner = recipe.learner
-    engines, engine_gpus = int(recipe.pool.get("max_size", 1)), max(1, round(float(recipe.pool.get("gpus", 1))))
+    engines = 0 if recipe.rollout.teacher else int(recipe.pool.get("max_size", 1))
+    engine_gpus = max(1, round(float(recipe.pool.get("gpus", 1))))
     tokens = step_tokens(recipe)
     share = float(recipe.engine.get("gpu_memory", ENGINE_SHARE))
-    engine = _engine_memory(shape, recipe, machines.gpu, size=engine_gpus, share=share)
     made = TrainingPlan(
         machines,
         learner.world_size,
@@ -169,7 +170,7 @@ def plan(recipe: Recipe, shape: ModelShape, machines: Machines) -> TrainingPlan:
         engine_gpus,
         shared=learner.placement == "shared",
         rank=rank_memory(shape, recipe),
-        engine=engine,
+        engine=_engine_memory(shape, recipe, machines.gpu, engine_gpus, share) if engines else [],
         host=_host_memory(shape, recipe, engine_gpus, machines.per_node),
         disk=disk(shape, recipe),
         engine_share=share,
@@ -188,12 +189,13 @@ def fit(recipe: Recipe, shape: ModelShape, machines: Machines) -> tuple[list[str
     """
     best: tuple[list[str], TrainingPlan] | None = None
     size = max(1, round(float(recipe.pool.get("gpus", 1))))
-    for ranks, placement in _splits(machines.gpus):
+    teacher = recipe.rollout.teacher
+    for ranks, placement in [(machines.gpus, "apart")] if teacher else _splits(machines.gpus):
         engines = (machines.gpus if placement == "shared" else machines.gpus - ranks) // size
-        if not engines:
+        if not engines and not teacher:
             continue
         sets = [f"learner.world_size={ranks}", f"learner.placement={placement}"]
-        sets += [f"pool.min_size={engines}", f"pool.max_size={engines}"]
+        sets += [] if teacher else [f"pool.min_size={engines}", f"pool.max_size={engines}"]
         if placement == "shared":
             sets += ["learner.zero_stage=3", "learner.weight_sync=files", "rollout.max_off_policy_steps=0"]
         # The loader's own rules: what it refuses is not proposed.
@@ -252,11 +254,12 @@ def _host_memory(shape: ModelShape, recipe: Recipe, size: int, per_node: int) ->
     width = weight_bytes(recipe)
     count, whole = f"{counted(shape.parameters)} x {width} bytes", shape.parameters * width
     parts = []
-    if recipe.learner.weight_sync == "files":
+    if recipe.learner.weight_sync == "files" and not recipe.rollout.teacher:
         why = f"{count}, twice a node: in Ray's object store, and as files that its engines share"
         parts.append(MemoryPart("weights for engines", 2 * whole / per_node, why))
     if recipe.learner.placement == "shared":
         parts += optimizer_states(shape, recipe) + reference(shape, recipe)
+    if recipe.learner.placement == "shared" and not recipe.rollout.teacher:
         parts.append(MemoryPart("an engine's weights", whole / size, f"{count} / {size} GPUs, while it sleeps"))
     return parts
 
@@ -273,6 +276,8 @@ def _minutes(shape: ModelShape, recipe: Recipe, gpu: Gpu, tokens: StepTokens, en
     """Estimate the phases of a step."""
     peak = gpu.tflops * 1e12
     learn = learner_flops(shape, recipe, tokens) / (recipe.learner.world_size * peak * LEARNER_SHARE)
+    if not engine_gpus:  # a teacher reads, in no time
+        return {"learn": learn / 60}
     prefill = shape.forward_flops(tokens.prefilled, tokens.attended) / (engine_gpus * peak * PREFILL_SHARE)
     # A step of decoding reads the weights once, and the cache of each sequence; it gives a token to each.
     length = tokens.sampled / max(1, tokens.conversations)
@@ -301,6 +306,8 @@ def _problems(made: TrainingPlan, recipe: Recipe) -> Iterator[str]:
         )
     if (problem := _rank_problem(made.rank, gpu)) is not None:
         yield problem
+    if not made.engines:
+        return
     if made.engine[-1].bytes <= 0:
         yield (
             f"an engine's weights need {made.engine[0].gib:.1f} GiB of a {gpu.name}: raise pool.gpus and "

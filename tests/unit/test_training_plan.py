@@ -85,6 +85,17 @@ def test_sharding_lora_and_checkpointing_save_what_they_promise():
     assert "reference" not in held("loss.kl_coef=0.0")
 
 
+def test_a_teachers_training_has_no_engines_and_one_reading_a_group():
+    reading = ["reading.segment_tokens=512", "reading.memory_tokens=64", "reading.answer_tokens=64"]
+    reading += ["learner.dtype=bfloat16", "learner.zero_stage=3", "learner.activation_checkpointing=true"]
+    recipe = load_recipe("sft", [*reading, "learner.minibatch_prompts=8"])
+    made = plan(recipe, SMALL, Machines(1, gpu=GPUS["h200"]))
+    assert made.used == 1 and not made.engine and not made.host and list(made.minutes) == ["learn"]
+    assert made.tokens.conversations == 32 * 9
+    sets, better = fit(recipe, SMALL, Machines(8)) or ([], None)
+    assert sets == ["learner.world_size=8", "learner.placement=apart"] and better.used == 8 and not better.problems
+
+
 def test_models_on_disk_have_the_width_of_training():
     def written(*sets):
         return {part.name: part.bytes for part in disk(SMALL, load_recipe("reader-7b", sets))}["models"]
