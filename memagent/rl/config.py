@@ -177,7 +177,7 @@ class StageRecipe(Section):
     validate_every: int = Field(10, ge=1)
     """Steps between validations."""
     validate_with: int = Field(64, ge=1)
-    """Tasks of a validation, sampled greedily; the same ones every time."""
+    """Tasks of a validation, sampled greedily; the same ones every time. What a small file repeats is read once."""
     patience: int = Field(5, ge=1)
     """Validations without a better score after which the stage ends."""
     record: bool = False

@@ -293,7 +293,8 @@ class Loop:
             return
         self._show("validate", row["step"])
         with self._timed("validate"):
-            tasks = [self.validation.task(i) for i in range(self.recipe.stage.validate_with)]
+            drawn = map(self.validation.task, range(self.recipe.stage.validate_with))
+            tasks = list({(task.question, *(one.text for one in task.segments)): task for task in drawn}.values())
             kinds = {task.sample_id: task.sample.task for task in tasks}
             groups = [(kinds[group.sample_id], group) async for group in self.pool.greedy(tasks)]
         row["validation"] = metrics = validation_metrics(groups)

@@ -1,6 +1,7 @@
 """The loop around a learner that loses ranks, and learner and engines that take turns on GPUs."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,6 +134,22 @@ async def test_a_batch_that_cannot_be_sampled_costs_no_checkpoint(tmp_path):
     with pytest.raises(TrainingError, match="groups failed"):
         await failing.run()
     assert Checkpoints(Store(str(tmp_path)), "train-x").read().step == 2, "it was still being written"
+
+
+async def test_what_a_small_file_repeats_is_validated_once(tmp_path):
+    class Pool:
+        async def greedy(self, tasks):
+            for task in tasks:
+                yield group([1.0], 0, task.sample_id)
+
+    def task(number):
+        segments, sample = [SimpleNamespace(text=f"text {number % 3}")], SimpleNamespace(task="t")
+        return SimpleNamespace(sample_id=f"s-{number}", question="Which?", segments=segments, sample=sample)
+
+    made, row = loop(tmp_path, Learner(), "stage.validate_with=64"), {"step": 0}
+    made.pool, made.validation = Pool(), SimpleNamespace(task=task)
+    await made._validate(row)
+    assert row["validation"]["n"] == 3
 
 
 class Turning:
