@@ -146,7 +146,7 @@ def trained_files(store: Store, version: PolicyRow) -> list[tuple[str, Columns |
     while line[-1]["parent"] in known:
         line.append(known.pop(line[-1]["parent"]))
     runs = {one["run_id"] for one in line}
-    found: dict[tuple[str, Columns | None], bool] = {}
+    found: dict[tuple[str, Columns | None], None] = {}
     for row in Table(store, "runs").read(POLICIES_OF, ["run_id", "summary"]).to_pylist():
         summary = json.loads(row["summary"])
         if row["run_id"] not in runs or "data" not in summary:
@@ -154,11 +154,11 @@ def trained_files(store: Store, version: PolicyRow) -> list[tuple[str, Columns |
         columns = Columns(**summary["columns"]) if "columns" in summary else None
         paths = [spec.partition("=")[2] for spec in summary["data"] if dataset_name(spec) == "file"]
         for path in filter(None, (*paths, summary.get("chosen_by"))):
-            found[path, columns] = file_system(path).exists(path.removeprefix("s3://"))
-    for (path, _), there in found.items():
-        if not there:
-            _log.warning("%s is gone: its texts cannot be left out of the promotion check's questions", path)
-    return [one for one, there in found.items() if there]
+            if file_system(path).exists(path.removeprefix("s3://")):
+                found[path, columns] = None
+            else:
+                _log.warning("%s is gone: its texts cannot be left out of the promotion check's questions", path)
+    return list(found)
 
 
 def _harvested(rows: Sequence[QaRow], since: datetime | None, counts: Counter[str]) -> Iterator[_Question]:

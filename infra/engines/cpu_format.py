@@ -14,7 +14,6 @@ from safetensors import safe_open
 from memagent.config import EngineConfig
 
 HalfFormat = Literal["bfloat16", "float16"]
-OwnFormat = Literal["float32", "bfloat16", "float16"]
 
 _TOKENS, _IN, _OUT = 256, 256, 768
 """Shape of the timed product [_TOKENS, _IN] x [_IN, _OUT]: a step's tokens through a small model's layer."""
@@ -124,10 +123,9 @@ def parameters(folder: Path) -> int:
     return total
 
 
-def own_format(folder: Path) -> OwnFormat:
+def own_format(folder: Path) -> Literal["float32", "bfloat16", "float16"]:
     """Return the format of a model's weights; bfloat16 if its ``config.json`` names none or is not on this machine."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     named = (config.get("dtype"), config.get("torch_dtype"))
-    others: tuple[OwnFormat, ...] = ("float32", "float16")
-    return next((one for one in others if one in named), "bfloat16")
+    return "float32" if "float32" in named else "float16" if "float16" in named else "bfloat16"

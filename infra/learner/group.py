@@ -201,8 +201,7 @@ class LearnerGroup:
         shares = [self._shares(batch) for batch in batches]
         # With one step per batch, the old log-probabilities are those of its own forward pass, and a teacher's readings
         # have none. What a mask leaves out must be known before, for the mean is over the rest.
-        several = len(batches) > 1 and not recipe.rollout.teacher
-        ahead = several or recipe.loss.mask != "none"
+        ahead = (len(batches) > 1 and not recipe.rollout.teacher) or recipe.loss.mask != "none"
         old = [await self._score(share) for share in shares] if ahead else [None] * len(batches)
         steps = []
         for number, (batch, share, before) in enumerate(zip(batches, shares, old, strict=True)):

@@ -212,7 +212,6 @@ class TrainingSummary(TypedDict):
     chosen_by: str
     """File of questions that chose the best weights; empty: none."""
     columns: dict[str, str]
-    """Of the files of questions, by what they hold."""
     data_version: int | None
     config: Json
     report: NotRequired[str]

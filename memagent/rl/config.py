@@ -221,9 +221,7 @@ class Recipe(Section):
                 f"{self.learner.minibatch_prompts}"
             )
         if self.rollout.teacher and self.loss != LossRecipe():
-            raise ValueError(
-                "rollout.teacher has its own loss, the negative log-likelihood: leave out the keys of [loss]"
-            )
+            raise ValueError("rollout.teacher has a loss of its own: leave out the keys of [loss]")
         if self.learner.placement == "shared" and self.learner.weight_sync != "files":
             raise ValueError(
                 "learner.placement shared needs learner.weight_sync files: two processes on one GPU cannot broadcast "

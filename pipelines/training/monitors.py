@@ -110,10 +110,8 @@ def _wandb(project: str, run_id: str) -> Any:
     return wandb.init(project=project, id=run_id, resume="allow")
 
 
-_PER_TOKEN = (
-    *("loss", "kl", "clipped_low", "clipped_high", "clipped_dual", "ratio", "weight", "logprob_diff", "entropy", "nll"),
-    "masked",
-)
+_CLIPPED = ("clipped_low", "clipped_high", "clipped_dual")
+_PER_TOKEN = ("loss", "kl", *_CLIPPED, "ratio", "weight", "logprob_diff", "entropy", "nll", "masked")
 
 
 def rollout_metrics(sampled: Sampled) -> MetricsRow:
