@@ -53,13 +53,14 @@ def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     known = corpora(store)
     if given in known:
         corpus = Corpus(store, given)
-        below = [one for one in sources_of(corpus) if f"{one}/".startswith(f"{source}/")]
-        if fetch and not below and os.path.isdir(source):
+        sources = sources_of(corpus)
+        apart = not any(os.path.commonpath([one, source]) in (one, source) for one in sources if "://" not in one)
+        if fetch and sources and apart and os.path.isdir(source):
             raise UsageError(
                 f"{given!r} is a corpus of {store.url}, and a folder here that is none of its sources: write ./{given} "
                 "for the folder, or give --no-fetch for the corpus as it is"
             )
-        its_own = fetch and source in below and os.path.exists(source)
+        its_own = fetch and source in sources and os.path.exists(source)
         return Target(corpus, (source,) if its_own else ())
     if not _PATH.search(given) and not os.path.exists(source):
         return Target(_corpus(store, check_name(given), known))

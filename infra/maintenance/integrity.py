@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from itertools import count
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from deltalake import DeltaTable, Schema
 
 from infra.store.buckets import groups_of
 from infra.store.data_files import stored_file
-from infra.store.delta import Table, path_corpus
+from infra.store.delta import Table, is_damage, path_corpus
 from infra.store.location import Corpus, Store
 from infra.store.schemas import POLICIES_OF, TABLES
 from memagent.errors import MemagentError
@@ -45,13 +45,18 @@ class Damage(TypedDict):
 
 
 def unreadable(store: Store, path: str) -> str:
-    """Return why a Parquet file, at a path of the store, cannot be read whole; empty: it can."""
+    """Return why a Parquet file, at a path of the store, cannot be read whole; empty: it can.
+
+    Raises OSError: a server or a disk does not answer, or memory is short; that says nothing of the file.
+    """
     try:
         file = pq.ParquetFile(path, filesystem=store.arrow, pre_buffer=False, page_checksum_verification=True)
         rows = sum(batch.num_rows for batch in file.iter_batches(batch_size=1024, use_threads=False))
     except FileNotFoundError:
         return "it is gone"
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if not is_damage(error):
+            raise
         return f"it cannot be read: {str(error)[:200]}"
     # A page that says it has no values ends a file early, and nothing complains.
     if rows != file.metadata.num_rows:
@@ -109,10 +114,10 @@ _BEGINNING = {b"schemaString": "metaData", b"minReaderVersion": "protocol"}
 """What tells a damaged action of the first commit, which is made again from the table's schema."""
 _BETWEEN = re.compile(rb'\n|(?=\{"[^"{}]{2,14}":\{")')
 """What is between two actions, also where the break of the line is damaged."""
-_ADD = re.compile(rb'\{"add":\{.*"path":"([^"\\]+\.parquet)".*\}.?\Z')
-"""A line that adds a file, also one with a damaged letter."""
-_ONE_LETTER = 0.95
-"""How alike two paths of data files are, that differ in a letter; their names are random."""
+_DATA_FILE = re.compile(r"corpus=[\w.~%-]+/[\w./-]+\.parquet", re.ASCII)
+"""Paths of data files, as a log has them. Files of other names deltalake cannot drop."""
+_FILE = re.compile(rb'\{"(add|remove)":\{.*"path":"([^"\\]+\.parquet)".*\}.?\Z')
+"""A line that adds or removes a file, also one with a damaged letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,8 @@ def _is_action(name: str, action: Any) -> bool:
             return read == ({"provider": "parquet", "options": {}}, ["corpus"]) and "corpus" in columns and not renamed
         if kind == "add":
             stats = json.loads(fields.get("stats") or "{}")
-            return [*fields["partitionValues"]] == ["corpus"] and isinstance(stats, dict)
+            named = _DATA_FILE.fullmatch(fields["path"]) is not None
+            return named and [*fields["partitionValues"]] == ["corpus"] and isinstance(stats, dict)
     except ValueError:
         return False
     return True
@@ -249,22 +255,22 @@ def _mended(store: Store, name: str, version: int, commit: bytes) -> bytes:
     if version == 0 and actions:  # the table's beginning, if it was left out
         there = {kind for action in actions for kind in action}
         actions[:0] = [made for made in map(json.loads, _first_commit(name).splitlines()) if not there & {*made}]
-    return b"\n".join(json.dumps(action).encode() for action in actions)
+    return b"\n".join(json.dumps(action, ensure_ascii=False).encode() for action in actions)
 
 
 def _parsed(line: bytes) -> Any:
-    """Return an action; of a damaged one, what can be read of it: its kind, or the path of the file that it adds.
+    """Return an action; of a damaged one, what can be read of it: its kind, and the path of its file.
 
-    Raises ValueError: it says neither.
+    Raises ValueError: it does not say them.
     """
     for text in (line, line[:-1]):  # the break of the line may be the damage
         with suppress(ValueError):
             return json.loads(text)
     if kind := next((kind for word, kind in _BEGINNING.items() if word in line), ""):
         return {kind: {}}
-    if line.count(b'"path"') != 1 or not (found := _ADD.match(line)):
+    if line.count(b'"path"') != 1 or not (found := _FILE.match(line)):
         raise ValueError("too little is left")
-    return {"add": {"path": found[1].decode()}}
+    return {found[1].decode(): {"path": found[2].decode()}}
 
 
 def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
@@ -278,10 +284,7 @@ def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
     fields = {_nearest(key, _ACTIONS.get(kind, ())): value for key, value in given.items()}
     if kind in ("metaData", "protocol"):
         return next(made for made in map(json.loads, _first_commit(name).splitlines()) if kind in made)
-    if kind == "add" and isinstance(path := fields.get("path"), str):
-        path = nearest_file(store, name, path) or path
-        if not path.isprintable():  # deltalake drops no file under such a name
-            raise ValueError("no path")
+    if kind == "add" and _DATA_FILE.fullmatch(path := str(fields.get("path"))):
         bad = unreadable(store, store.path(name, unquote(path)))  # then it was removed later, or is dropped next
         file: Mapping[str, Any] = {"size": 0, "stats": None} if bad else stored_file(store, name, path)
         fields = {"path": path, "partitionValues": {"corpus": path_corpus(path)}, "modificationTime": 0}
@@ -295,13 +298,6 @@ def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
 def _nearest(key: str, names: Collection[str]) -> str:
     """Return the name that a key was before a letter of it changed; the key: there is none."""
     return key if key in names else next(iter(get_close_matches(key, names, 1)), key)
-
-
-def nearest_file(store: Store, name: str, path: str) -> str:
-    """Return the data file whose path a path, as the log has it, was before a letter of it changed; empty: none."""
-    root = store.path(name, "")
-    there = [quote(file.removeprefix(root), safe="/=") for file in store.list(name) if _LOG not in file]
-    return "" if path in there else next(iter(get_close_matches(path, there, 1, _ONE_LETTER)), "")
 
 
 def misstated(store: Store, name: str, entry: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def write_data_file(corpus: Corpus, name: str, rows: pa.Table | Sequence[object]
     # limits requests by prefix.
     path = f"corpus={corpus.name}/{file[:2]}/{file}.parquet"
     full = corpus.store.write_part(table, name, path, row_group_size=_ROW_GROUP)
-    return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": json.dumps(_stats(table))}
+    return {"path": path, "size": corpus.store.size(full), "rows": table.num_rows, "stats": _stats(table)}
 
 
 def stored_file(store: Store, name: str, path: str) -> DataFile:
@@ -47,13 +47,14 @@ def stored_file(store: Store, name: str, path: str) -> DataFile:
     table, schema = store.read_part(name, unquote(path)), TABLES[name].schema
     fields = pa.schema([schema.field(column) for column in table.column_names if column in schema.names])
     stats, size = _stats(table.select(fields.names).cast(fields)), store.size(store.path(name, unquote(path)))
-    return {"path": path, "size": size, "rows": table.num_rows, "stats": json.dumps(stats)}
+    return {"path": path, "size": size, "rows": table.num_rows, "stats": stats}
 
 
-def _stats(table: pa.Table) -> dict[str, object]:
+def _stats(table: pa.Table) -> str:
     """Return the statistics of a file, as the Delta protocol has them.
 
-    For all columns that can have any: deltalake's own dataset takes a column without statistics for an empty one.
+    For all columns that can have any: deltalake's own dataset takes a column without statistics for an empty one. Not
+    in ASCII: deltalake (1.6) reads escapes of half the characters beyond U+FFFF as others.
     """
     lows: dict[str, object] = {}
     highs: dict[str, object] = {}
@@ -68,7 +69,8 @@ def _stats(table: pa.Table) -> dict[str, object]:
         if column.null_count < len(column):
             bounds = pc.min_max(column).as_py()
             lows[field.name], highs[field.name] = (_bound(bounds["min"]), _bound(bounds["max"], upper=True))
-    return {"numRecords": table.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+    stats = {"numRecords": table.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+    return json.dumps(stats, ensure_ascii=False)
 
 
 def _bound(value: object, *, upper: bool = False) -> object:

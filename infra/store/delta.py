@@ -75,6 +75,7 @@ _reopened = retry(
 
 _CUT = re.compile(r"Requested range was invalid|Range Not Satisfiable|InvalidRange|Object at location .* not found")
 """What object stores say of a file that is shorter than its log says, or gone."""
+_PASSING = (MemoryError, PermissionError, TimeoutError, ConnectionError, pa.ArrowCancelled)
 _OTHERS = re.compile(r"Object Store error|os error|Resources exhausted")
 """Of errors that deltalake has while it reads or writes a file, and that are not the file's."""
 
@@ -478,7 +479,9 @@ def readable(store: Store, what: str) -> Iterator[None]:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error says that a Parquet file is damaged or gone; those of a server and of a disk do not."""
+    """Whether an error says that a Parquet file is damaged or gone; those of a server, a disk or memory do not."""
+    if isinstance(error, _PASSING):
+        return False
     said = str(error)
     if isinstance(error, DeltaError):
         return "Parquet" in said and bool(_CUT.search(said) or not _OTHERS.search(said))

@@ -101,6 +101,9 @@ def _database(store: str) -> Iterator[dict[str, str]]:
     from prefect.settings import get_current_settings
 
     settings = get_current_settings()
+    if settings.server.database.model_fields_set & {"connection_url", "driver", "host", "name"}:
+        yield {}
+        return
     file = Path(settings.home) / "memagent" / f"{stable_hash(Store(store).url)[:16]}.db"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(file.with_suffix(".lock"))
@@ -109,8 +112,7 @@ def _database(store: str) -> Iterator[dict[str, str]]:
     except Timeout as error:
         raise UsageError(f"memagent up already serves {store}: end it first") from error
     with lock:
-        named = "connection_url" in settings.server.database.model_fields_set
-        yield {} if named else {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{file}"}
+        yield {"PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{file}"}
 
 
 def _tell(config: Config, plan: ServingPlan, address: Address, *, log_in: str) -> None:

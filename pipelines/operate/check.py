@@ -26,7 +26,6 @@ from infra.maintenance.integrity import (
     log_damage,
     mend_log,
     misstated,
-    nearest_file,
     set_aside,
     table_entries,
     unreadable,
@@ -54,8 +53,6 @@ NAMED = 1_000
 _MENDED = "set aside, and written again from what is left of it and from the data files"
 _LOST = "set aside; rows that it added are dropped, and the next ingest and digest rebuild what can be"
 _MADE_AGAIN = ("documents", "texts", "sources", "segmented", "answers")
-_REBUILT = "dropped; the next ingest and digest rebuild it"
-_RENAMED = "the log is corrected: the file is there under a name that differs in a letter"
 _TABLE = "table {}"
 _LOGS = "logs of the tables"
 _LAST_TABLE = _TABLE.format(list(TABLES)[-1])
@@ -179,16 +176,12 @@ def _check_files(group: tuple[str, list[dict[str, Any]]], work: _Check) -> _Buck
     at = {store.path(name, unquote(entry["path"])): entry for entry in entries}
     bad = {path: reason for path in at if (reason := unreadable(store, path))}
     wrong = {path: said for path in at if path not in bad and (said := misstated(store, name, at[path]))}
-    damages = list[Damage]()
-    renamed = {path: there for path in bad if (there := nearest_file(store, name, at[path]["path"]))}
     if bad and work.repair:
         drop_files(store, name, bad)
-    if (wrong or renamed) and work.repair:
-        paths = [*renamed.values(), *(at[path]["path"] for path in wrong)]
-        Table(store, name).commit_again([stored_file(store, name, path) for path in paths])
-    for path, reason in bad.items():
-        lost = _REBUILT if name in _MADE_AGAIN else "dropped, and its rows with it: nothing makes them again"
-        damages += _damages("tables", _short(store, {path: reason}), _RENAMED if path in renamed else lost)
+    if wrong and work.repair:
+        Table(store, name).commit_again([stored_file(store, name, at[path]["path"]) for path in wrong])
+    lost = "the next ingest and digest rebuild it" if name in _MADE_AGAIN else "nothing makes its rows again"
+    damages = _damages("tables", _short(store, bad), f"dropped; {lost}")
     damages += _damages("tables", _short(store, wrong), "the log is corrected by the file")
     return {"checked": {"files": len(at)}, "damages": damages}
 

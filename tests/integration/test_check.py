@@ -3,6 +3,7 @@
 import io
 import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -170,15 +171,36 @@ def test_what_the_log_says_wrongly_of_a_file_is_corrected_by_the_file(archive, n
     assert archive.check()["found"] == {} and archive.night()[1]["conversations"] == 0
 
 
-def test_a_data_file_whose_name_differs_in_a_letter_is_found_again(archive):
+@pytest.mark.parametrize("harm", ["path", "remove"])
+def test_what_was_deleted_does_not_come_back_by_a_repair(archive, harm):
     archive.night()
-    table = Table(archive.store, "feedback")
-    table.append([{"corpus": "c", "reading_id": "r", "verdict": "accepted", "given_at": now()}])
-    (path,) = archive.files("feedback")
-    archive.store.fs.mv(path, path[:-20] + "z" + path[-19:])
-    assert archive.check()["damages"][0]["repair"].endswith("differs in a letter")
+    store, table = archive.store, Table(archive.store, "feedback")
+    rows = [{"corpus": "c", "reading_id": name, "verdict": "accepted", "given_at": now()} for name in ("kept", "gone")]
+    table.append(rows)
+    table.delete("c", reading_id=["gone"])
+    first, second = store.list("feedback/_delta_log", suffix=".json")
+    if harm == "path":
+        data = re.sub(rb'("add":{"path":"corpus=c/part-\d+-).', rb"\g<1>z", store.fs.cat_file(first))
+        store.write_bytes(data, first.removeprefix(store.path("")))
+    else:
+        data = store.fs.cat_file(second).replace(b'"dataChange":true', b'"dataChange":tsue')
+        store.write_bytes(data, second.removeprefix(store.path("")))
+    assert archive.check()["found"]["tables"]
     assert archive.check(repair=True)["lasting"] == 0 and archive.check()["found"] == {}
-    assert [row["reading_id"] for row in table.read("c").to_pylist()] == ["r"]
+    assert [row["reading_id"] for row in table.read("c").to_pylist()] == ["kept"]
+
+
+def test_an_outage_is_no_damage(archive, monkeypatch):
+    archive.night()
+    for error in (OSError(24, "Too many open files"), OSError("AWS Error SLOW_DOWN"), pa.ArrowMemoryError("memory")):
+        with monkeypatch.context() as patch, pytest.raises(type(error)):
+            patch.setattr("infra.maintenance.integrity.pq.ParquetFile", lambda *_, error=error, **__: _raise(error))
+            archive.check(repair=True)
+    assert not archive.store.list("damaged", suffix="")
+
+
+def _raise(error):
+    raise error
 
 
 def test_rows_of_no_corpus_are_checked_with_any_and_keep_their_place(archive):
@@ -192,7 +214,7 @@ def test_rows_of_no_corpus_are_checked_with_any_and_keep_their_place(archive):
     assert policies.read(POLICIES_OF).num_rows == 2 and archive.check()["found"].keys() == {"policies"}
     (path,) = archive.files("policies")
     garbage(archive.store, path)
-    assert archive.check(repair=True)["damages"][0]["repair"].startswith("dropped, and its rows with it")
+    assert archive.check(repair=True)["damages"][0]["repair"].endswith("nothing makes its rows again")
     assert archive.check()["found"] == {} and policies.read(POLICIES_OF).num_rows == 0
 
 

@@ -4,9 +4,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.maintenance.erasure import erase, interrupted, write_down
-from infra.maintenance.integrity import log_damage, mend_log, unreadable
+from infra.maintenance.integrity import log_damage, mend_log, misstated, unreadable
 from infra.store.claims import is_alive, used
 from infra.store.corpora import forgotten, remember
+from infra.store.data_files import write_data_file
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.schemas import now
@@ -101,7 +102,7 @@ LETTERS = [
         ('\\"numRecords\\":', '\\"numRecords\\";'),
         ('"schemaString":', '"schemaString";'),
     ),
-    *(('"protocol":', '"protocol";'), ('"corpus=c/', '"corpus=\x03/'), ('"format":{', '"format";{')),
+    *(('"protocol":', '"protocol";'), ('"format":{', '"format";{')),
 ]
 
 
@@ -119,6 +120,17 @@ def test_a_commit_with_a_changed_letter_is_written_again_and_nothing_is_lost(tmp
     assert readings(table) == ["r1", "r2"] and table.count("c") == 2
     assert log_damage(store, "feedback") == type(damage)("feedback", {}, {}, "")
     assert store.list("damaged", suffix=path.name)
+
+
+def test_a_name_beyond_the_basic_plane_is_found_in_the_statistics_of_a_file(tmp_path):
+    corpus, table = Corpus(Store(str(tmp_path)), "c"), Table(Store(str(tmp_path)), "sources")
+    names = ["\U00020bb7\u91ce.txt", "\U0001f600.txt"]
+    for number, name in enumerate(names):
+        file = write_data_file(corpus, "sources", [{"corpus": "c", "source": name, "seen_at": now()}])
+        table.commit_files("c", [file], writer="w", number=number)
+    assert not any(misstated(corpus.store, "sources", entry) for entry in table.entries().to_pylist())
+    table.delete("c", source=names)
+    assert table.read("c").num_rows == 0
 
 
 def test_what_is_left_of_several_lines_is_not_guessed(tmp_path):
