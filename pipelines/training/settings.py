@@ -294,5 +294,6 @@ def _compare(name: str, then: Json, now: Mapping[str, JsonValue]) -> None:
 
 
 def named_runs(store: Store) -> list[str]:
-    """Return the names that people gave to trainings, sorted."""
-    return sorted(path.rsplit("/", 2)[-2] for path in store.list(HOME, suffix=f"/{_FILE}"))
+    """Return the names that people gave to trainings, without replays, sorted."""
+    found = [path.rsplit("/", 2)[-2] for path in store.list(HOME, suffix=f"/{_FILE}")]
+    return sorted(name for name in found if not name.endswith("-replay"))

@@ -90,6 +90,7 @@ def test_a_replay_is_known_by_what_it_replays_and_without_a_name_by_its_layout(t
     first = replace(named(tmp_path), replay="a")
     claim(store, first)
     assert first.run_id == "first-replay" == replace(first, recipe=split.recipe).run_id
+    assert named_runs(store) == [], "a name that nobody can give is not proposed"
     claim(store, named(tmp_path))  # the training of that name is another one
     with pytest.raises(UsageError, match='replayed run was "a" and is "b"'):
         claim(store, replace(first, replay="b"))
