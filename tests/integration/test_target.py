@@ -126,9 +126,10 @@ def test_what_is_asked_is_found_by_name_or_path(store, archive, tmp_path, monkey
     assert find_target(store, "mine", fetch=False) == Target(Corpus(store, "mine"))
     remember(Corpus(store, "mine"), sources=[str(tmp_path / "mine" / "*.txt")])
     assert find_target(store, "mine") == Target(Corpus(store, "mine")), "some of the folder are its documents"
-    remember(Corpus(store, "other"), sources=[str(tmp_path)])
-    assert find_target(store, "other") == Target(Corpus(store, "other")), "its documents are of the corpus"
-    (tmp_path / "mine").rmdir()
+    (tmp_path / "mine").rename(tmp_path / "whole")
+    remember(Corpus(store, "whole"), sources=[str(tmp_path)])
+    assert find_target(store, "whole") == Target(Corpus(store, "whole")), "its documents are of the corpus"
+    (tmp_path / "whole").rmdir()
     assert find_target(store, "s3://bucket/Für Sie/").corpus.name == "F-r-Sie"
     for given, says in {"dosc": "'docs'", "othr": "'./other'", "x": "memagent ingest x FOLDER", " ": "nothing"}.items():
         with pytest.raises(UsageError, match=says):
