@@ -10,12 +10,11 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.cluster.placement import ranks_are_actors
@@ -29,8 +28,6 @@ START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _FEW_CORES = 4
 """Up to so many cores, a process that only schedules is not worth a core."""
 _TAIL_BYTES = 200_000
-_SOCKET_FOLDER = 70
-"""Characters of a folder in which a socket has a name: 107 with vLLM's names, which have 36."""
 _ERROR = re.compile(r"^(?:.*\] )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
 """The last line of a traceback, also where a logger has put its prefix before it."""
 
@@ -224,8 +221,7 @@ class VllmEngine:
                 os.environ.update(core_threads())
                 if start_method == "fork":  # set from outside for this process; vLLM's CPU build puts another there
                     os.environ[START_METHOD] = start_method
-            with nullcontext() if args.distributed_executor_backend == "ray" else _sockets():
-                self._llm = AsyncLLM(vllm_config, executor, log_stats=False, log_requests=False)
+            self._llm = AsyncLLM(vllm_config, executor, log_stats=False, log_requests=False)
         except (ValueError, OSError) as error:
             raise ConfigError(f"vLLM cannot load {self._model}: {error}") from error
         except RuntimeError as error:  # of its core, which has written the cause to the error output
@@ -369,21 +365,6 @@ class VllmEngine:
 def make_engine(request: EngineRequest) -> VllmEngine:
     """Make the engine; it loads its weights when it is started."""
     return VllmEngine(request.model, request.config)
-
-
-@contextmanager
-def _sockets() -> Iterator[None]:
-    """Give vLLM a folder for the sockets that it connects while it starts; left in the temporary folder, they stay."""
-    name, before = "VLLM_RPC_BASE_PATH", os.environ.get("VLLM_RPC_BASE_PATH")
-    with TemporaryDirectory(prefix="v-", dir=before) as folder:
-        if len(folder) <= _SOCKET_FOLDER:
-            os.environ[name] = folder
-        try:
-            yield
-        finally:
-            os.environ.pop(name, None)
-            if before is not None:
-                os.environ[name] = before
 
 
 def _environment(config: EngineConfig) -> None:
