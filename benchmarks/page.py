@@ -311,7 +311,8 @@ SECTIONS = (
     Section(
         "Training",
         "![Rollouts and validation over 40 steps, three seeds](learning-curves.png)\n\n"
-        "Training by rewards turned `nano@sft` into `nano@rl`. Numbers with a sign are paired differences in points.",
+        "Training by rewards turned `nano@sft` into `nano@rl`. Signs show paired differences in points. Candidates "
+        "were still rounded to 16 bits.",
         (
             Line(
                 "Planted facts, questions reworded",
