@@ -40,12 +40,12 @@ class Target:
 def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     """Find what a user means by a corpus's name or a path.
 
-    A corpus of that name is that corpus, whose folder of the same name in the current one is looked at first
-    (`fetch`), as a path is. A path gets the corpus that was made of it alone; where there is
-    none, a new one, which is named after the path's last folder or file.
+    A corpus of that name is that corpus. If it was made of the folder of that name in the current directory, or if a
+    path is given, the folder is looked at first (`fetch`). A path gets the corpus that was made of it alone; where
+    there is none, a new one, which is named after the path's last folder or file.
 
-    Raises UsageError: it is neither a corpus nor a path (the message names the nearest corpus or file), or it is a
-        corpus, and a folder that the corpus was not made of.
+    Raises UsageError: it is neither a corpus nor a path (the message names the nearest corpus or file), or it is
+        both, and the corpus has no source in, or around, the folder.
     """
     if not given.strip():
         raise UsageError("nothing is asked: give a corpus, a folder, a glob, a file or an s3:// URL")
@@ -54,7 +54,8 @@ def find_target(store: Store, given: str, *, fetch: bool = True) -> Target:
     if given in known:
         corpus = Corpus(store, given)
         sources = sources_of(corpus)
-        apart = not any(os.path.commonpath([one, source]) in (one, source) for one in sources if "://" not in one)
+        local = [os.path.abspath(one) for one in sources if "://" not in one]
+        apart = not any(os.path.commonpath([one, source]) in (one, source) for one in local)
         if fetch and sources and apart and os.path.isdir(source):
             raise UsageError(
                 f"{given!r} is a corpus of {store.url}, and a folder here that is none of its sources: write ./{given} "

@@ -222,7 +222,7 @@ def _is_action(name: str, action: Any) -> bool:
     kind, fields = next(iter(action.items()), ("", None)) if isinstance(action, dict) else ("", None)
     if not isinstance(fields, dict) or kind not in _ACTIONS:
         return False
-    if not all(isinstance(fields.get(name), type_) for name, type_ in _ACTIONS[kind].items()):
+    if not all(isinstance(fields.get(key), type_) for key, type_ in _ACTIONS[kind].items()):
         return False
     try:
         if kind == "metaData":

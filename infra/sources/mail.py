@@ -136,7 +136,7 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         for form in part.iter_parts():
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
-        chosen = _preferred({name: "".join("".join(texts).split()) for name, (texts, _) in forms.items()})
+        chosen = _preferred({name: len("".join("".join(texts).split())) for name, (texts, _) in forms.items()})
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())
@@ -152,15 +152,15 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         attached.append(_Attached(part.get_filename() or kind, matters=not logo or size > _LOGO_CHARS))
 
 
-def _preferred(forms: Mapping[str, str]) -> str:
-    """Return the form of a body that is read, of their letters; one with pictures is ``multipart/related``.
+def _preferred(letters: Mapping[str, int]) -> str:
+    """Return the form of a body that is read, by how many letters each has: the plainest with half of the most.
 
-    The plainest that says half of what the fullest says: a plain one may only say that there is another.
+    A plain form may only say that there is another. One with pictures is ``multipart/related``.
     """
     order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
-    kinds = sorted(filter(forms.get, forms), key=lambda kind: order.index(kind) if kind in order else len(order))
-    most = max((len(forms[kind]) for kind in kinds if kind != "text/calendar"), default=0)
-    return next((kind for kind in kinds if 2 * len(forms[kind]) >= most), "")
+    kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
+    most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
+    return next((kind for kind in kinds if 2 * letters[kind] >= most), "")
 
 
 def _text(body: Any, request: ParseRequest) -> str:

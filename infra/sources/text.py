@@ -55,7 +55,7 @@ _RTF_READ = {
     "footnote": "\nFootnote: ",
     "annotation": "\nComment: ",
 }
-"""Groups with text of the document that the library drops, and what stands for their mark."""
+"""Groups with text of the document that are among striprtf's `destinations`, and what stands for their mark."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
 _RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])|[{}]", re.DOTALL)
 """Bytes may hold marks."""
@@ -117,7 +117,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
     """
     from striprtf.striprtf import destinations, specialchars
 
-    ansi = page = default = "cp1252"
+    ansi = page = "cp1252"
+    default = "0"  # a font, also where no `deff` names it
     hidden = left_out = starred = False
     substitutes, skip = 1, 0
     groups, letters = list[tuple[bool, bool, int, str]](), bytearray()

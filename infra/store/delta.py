@@ -76,6 +76,7 @@ _reopened = retry(
 _CUT = re.compile(r"Requested range was invalid|Range Not Satisfiable|InvalidRange|Object at location .* not found")
 """What object stores say of a file that is shorter than its log says, or gone."""
 _PASSING = (MemoryError, PermissionError, TimeoutError, ConnectionError, pa.ArrowCancelled)
+"""Errors that pass, and say nothing of a file."""
 _OTHERS = re.compile(r"Object Store error|os error|Resources exhausted")
 """Of errors that deltalake has while it reads or writes a file, and that are not the file's."""
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -46,6 +46,19 @@ _LINES = 3
 """Most lines of a cell."""
 
 
+def _with_notice(corpus: "Corpus", rows: Iterable["GivenAnswer"]) -> Iterator["GivenAnswer"]:
+    """Yield answers of earlier runs; before the first one of a withheld digest, say that there are some."""
+    from infra.store.runs import withheld_runs
+
+    withheld: set[str] | None = None
+    for row in rows:
+        withheld = withheld_runs(corpus) if withheld is None else withheld
+        if row["run_id"] in withheld:
+            withheld = set()  # it is said once
+            typer.echo("Answers of withheld digests are among these.", err=True)
+        yield row
+
+
 class AnswerPrinter:
     """Prints the answers of a run as they are found (`pipelines.stages.read.AnswerWatch`)."""
 
@@ -57,18 +70,15 @@ class AnswerPrinter:
         self._most, self._earlier = most, earlier
         self._corpus: Corpus | None = None
         self._run_id = ""
-        self._withheld: set[str] = set()
         self.printed = 0
 
     def planned(self, corpus: "Corpus", run_id: str) -> None:
         """Print what earlier runs have answered."""
-        from infra.store.runs import withheld_runs
         from pipelines.io.answers import answered_before
 
         self._corpus, self._run_id = corpus, run_id
         if self._earlier and self._most > self.printed:
-            self._withheld = withheld_runs(corpus)
-            self._print(answered_before(corpus, run_id))
+            self._print(_with_notice(corpus, answered_before(corpus, run_id)))
 
     def answered(self, files: Sequence["DataFile"]) -> None:
         """Print what a worker has answered."""
@@ -87,9 +97,6 @@ class AnswerPrinter:
 
     def _print(self, rows: Iterable["GivenAnswer"]) -> None:
         for row in islice(rows, self._most - self.printed):
-            if row["run_id"] in self._withheld:
-                self._withheld = set()  # it is said once
-                typer.echo("Answers of withheld digests are among these.", err=True)
             if not self._console.is_terminal:
                 line = "\t".join(cell.plain for cell in answer_cells(row).values())
                 self._console.file.write(line.removesuffix("\t") + "\n")  # rich would make spaces of the tabs

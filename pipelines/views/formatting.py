@@ -131,7 +131,7 @@ def failures(summary: Mapping[str, Any]) -> dict[str, int]:
 _READINGS_FAILED = "2%"
 """Of readings may fail where ``max_failed`` is empty; of sources all but one."""
 EXIT_STATUS = {"completed": 0, "failed": 1, "paused": 3, "withheld": 4, "completed with warnings": 5}
-"""Of a command, by how its run ended, or by that its answers are withheld."""
+"""Of a command, by how its run ended; withheld: it ended well, and its answers are not shown yet."""
 
 
 def status_of(summary: Mapping[str, Any]) -> "Ended":
@@ -158,7 +158,7 @@ def _is_beyond(limit: str, failed: int, total: int) -> bool:
 
 
 def exit_status(summary: Mapping[str, Any]) -> int:
-    """Return a run's exit status: that of how it ended, or of that it is withheld."""
+    """Return a run's exit status (`EXIT_STATUS`)."""
     status = status_of(summary)
     return EXIT_STATUS["withheld" if status != "paused" and withheld_by(summary) else status]
 

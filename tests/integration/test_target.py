@@ -129,7 +129,11 @@ def test_what_is_asked_is_found_by_name_or_path(store, archive, tmp_path, monkey
     (tmp_path / "mine").rename(tmp_path / "whole")
     remember(Corpus(store, "whole"), sources=[str(tmp_path)])
     assert find_target(store, "whole") == Target(Corpus(store, "whole")), "its documents are of the corpus"
-    (tmp_path / "whole").rmdir()
+    remember(Corpus(store, "near"), sources=["whole/a.txt"])
+    (tmp_path / "whole").rename(tmp_path / "near")
+    with pytest.raises(UsageError, match="none of its sources"):  # one that was remembered as it was given
+        find_target(store, "near")
+    (tmp_path / "near").rmdir()
     assert find_target(store, "s3://bucket/Für Sie/").corpus.name == "F-r-Sie"
     for given, says in {"dosc": "'docs'", "othr": "'./other'", "x": "memagent ingest x FOLDER", " ": "nothing"}.items():
         with pytest.raises(UsageError, match=says):

@@ -188,6 +188,13 @@ def test_letters_of_rich_text_are_those_of_the_font_in_force(tmp_path, marks, te
     assert document.text.strip() == text
 
 
+def test_the_first_font_of_rich_text_is_the_default_one_where_none_is_named(tmp_path):
+    fonts = rb"{\fonttbl{\f0\fcharset204 Arial CYR;}{\f1 Arial;}}"
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + fonts + rb" \f1\'e9 \plain\'e9}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert document.text.strip() == "é й"
+
+
 @pytest.mark.parametrize(
     ("page", "text", "warnings"),
     [

@@ -201,18 +201,18 @@ class ReviewService:
         if item.state == "failed":
             raise UsageError("this reading failed: there is no answer to judge")
         written, comment = mended(opinion.answer.strip()), mended(opinion.comment.strip())
-        if max(len(written), len(comment)) > MOST_CHARS:
+        shown = opinion.shown and mended(opinion.shown)
+        if max(len(written), len(comment), len(shown or "")) > MOST_CHARS:
             raise UsageError(f"answers and comments have at most {MOST_CHARS:,} characters")
         if opinion.said == "corrected" and not written:
             raise UsageError("write the right answer, or select it in the document; or say “Not in the document”")
         if opinion.said == "comment" and not comment:
             raise UsageError("the comment is empty")
-        shown = opinion.shown and mended(opinion.shown)
         if opinion.said == "accepted" and shown is not None:
             written = shown
             opinion = replace(opinion, said="corrected" if written else "absent", answer=written, span=None)
         row: FeedbackRow = {
-            **feedback_row((item.corpus, item.reading_id), reviewer, item.answered_at),
+            **feedback_row((item.corpus, item.reading_id), reviewer, item.answered_at),  # the journal gives it its time
             "verdict": "corrected" if opinion.said == "absent" else opinion.said,
             "comment": comment,
             "decides": opinion.decides and opinion.said != "comment",
