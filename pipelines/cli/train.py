@@ -162,7 +162,7 @@ def progress(quiet: bool) -> "Iterator[Progress]":
 def line(row: Mapping[str, Any]) -> str:
     """Return the metrics of a step as one line."""
     text = f"step {row['step']:4}"
-    if "left_out" in row:  # the teacher's readings, which are all right
+    if "reward" not in row:  # the teacher's readings
         text += f"  nll {row['nll']:.4f}"
     else:
         text += f"  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
@@ -172,6 +172,17 @@ def line(row: Mapping[str, Any]) -> str:
         scores = row["validation"]
         text += f"  validation {scores['reward']:.3f} strict {scores['strict']:.3f} (n={scores['n']})"
     return text
+
+
+def _amounts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a training was made of; where a teacher wrote the readings, nothing was sampled."""
+    readings, sampled, trained = (
+        number(int(summary.get(name, 0))) for name in ("trajectories", "rollout_tokens", "trained_tokens")
+    )
+    if summary["config"]["recipe"]["rollout"]["teacher"]:
+        yield from (("readings of the teacher", readings), ("tokens trained", trained))
+    else:
+        yield from (("rollouts", readings), ("tokens sampled / trained", f"{sampled} / {trained}"))
 
 
 def show_summary(summary: Mapping[str, Any]) -> None:
@@ -184,11 +195,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         ("ended after", summary["ended"]),
         ("validation before", f"{before['reward']:.3f} (n={before['n']})" if before else "none"),
         ("validation at its best", f"{best['reward']:.3f}, step {summary['best_step']}" if best else "none"),
-        ("rollouts", number(int(summary.get("trajectories", 0)))),
-        (
-            "tokens sampled / trained",
-            " / ".join(number(int(summary.get(f"{k}_tokens", 0))) for k in ("rollout", "trained")),
-        ),
+        *_amounts(summary),
         ("time", duration(summary.get("seconds", 0.0))),
         ("candidate", summary["candidate"] or "none: nothing was better than what training began with"),
     ]

@@ -49,6 +49,7 @@ _ROLLOUTS = tuple(Metric(f"Rollouts: {text}", ((name, ""),), name != "reward") f
 _VALIDATIONS = tuple(
     Metric(f"Validation: {text}", ((f"validation/{name}", ""),), name != "reward") for name, text in _SCORES.items()
 )
+_NLL = Metric("Teacher: negative log-likelihood (nats a token)", (("nll", ""),))
 _LOGPROB_DIFF = Metric("Logprob diff, engine to learner (nats)", (("logprob_diff", ""),))
 _KL = Metric("KL to the reference (nats a token)", (("kl", ""),))
 _HEALTH = (
@@ -69,7 +70,7 @@ _LONG = 15
 
 
 def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
-    """Plot reward, strict and lenient score of rollouts, and below them of validations.
+    """Plot reward, strict and lenient score of rollouts, below them of validations; of a teacher's readings, the loss.
 
     Validations have 95% intervals (`stats.mean`), or with `spread` the runs' range. Raises UsageError if
     there are no rows, or with `spread` the runs have no step in common.
@@ -84,6 +85,9 @@ def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) ->
     if any(metric.known(runs) for metric in _VALIDATIONS):
         draw = partial(draw_lines, runs=runs, spread=True) if spread else partial(_validation, runs=runs)
         panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _VALIDATIONS]
+    taught = {run: rows if is_taught(rows) else () for run, rows in runs.items()}
+    if _NLL.known(taught):
+        panels.append(Panel(_NLL.title, partial(draw_lines, runs=taught, metric=_NLL, spread=spread, window=window)))
     return picture(folder, "learning-curves", panels, legend(runs, spread=spread, window=window), even=True)
 
 
@@ -118,6 +122,11 @@ def time_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> lis
         title = "Share of a step (%)" if len(runs) == 1 else f"Share of a step (%): {run}"
         panels.append(Panel(title, partial(draw_stack, parts=parts)))
     return picture(folder, "time-curves", panels, legend(runs, spread=spread, parts=PHASES))
+
+
+def is_taught(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run's steps are of a teacher's readings, which earn no reward."""
+    return any("nll" in row and "reward" not in row for row in rows)
 
 
 def _runs(rows_by_run: Rows, spread: bool) -> Rows:

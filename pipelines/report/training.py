@@ -37,6 +37,29 @@ _NOTES = {
     "5312).",
     "time-curves": "The engines are idle in all phases but rollout and validate.",
 }
+_TAUGHT_NOTES = {
+    "learning-curves": "The loss: the mean over the tokens of the teacher's responses, of new tasks every step.",
+    "health-curves": "",
+    "time-curves": "In the phase rollout the teacher writes its readings; no engine runs.",
+}
+_COLUMNS = {
+    "Step": ("step", "d"),
+    "Reward": ("reward", ".3f"),
+    "Strict": ("strict", ".1%"),
+    "Lenient": ("lenient", ".1%"),
+    "Teach": ("kept_share", ".0%"),
+    "Gap": ("logprob_diff", ".2g"),
+    "NLL": ("nll", ".4f"),
+    "Entropy": ("entropy", ".3f"),
+    "Clipped": ("clipped", ".2%"),
+    "Norm": ("gradient_norm", ".2f"),
+    "Response": ("response_tokens", ".1f"),
+    "Sampled/s": ("rollout_tokens_per_second", ",.0f"),
+    "Trained/s": ("trained_tokens_per_second", ",.0f"),
+    "Seconds": ("whole", ".0f"),
+}
+"""Columns of the table of steps: metric and form."""
+_OF_ROLLOUTS = frozenset({"Reward", "Strict", "Lenient", "Teach", "Gap", "Clipped", "Sampled/s"})
 Row = Mapping[str, Any]
 
 
@@ -69,17 +92,22 @@ def training_page(store: Store, run_id: str) -> str:
     steps = [row for row in rows if row["step"] > 0]
     summary = read_summary(store, run_id, POLICIES_OF) or {}
     recipe = summary.get("config", {}).get("recipe", {})
+    taught = curves.is_taught(steps)
+    columns = [name for name in _COLUMNS if (name not in _OF_ROLLOUTS if taught else name != "NLL")]
+    notes = _TAUGHT_NOTES if taught else _NOTES
     return sheet(
         "training.html.j2",
         run_id=run_id,
+        taught=taught,
         facts=_shown([("Ended", _ended(store, run_id, rows, summary)), *_facts(store, run_id, summary, recipe)]),
         known=bool(summary),
         recipe=_shown(_flat(recipe)),
         validations=_validations(rows),
         tasks=_tasks(rows),
-        pictures=embedded(partial(draw, {run_id: rows}), _TITLES, _NOTES) if rows else [],
-        totals=_shown(_totals(steps)),
-        steps=[_step(row) for row in steps[-_LAST_STEPS:]],
+        pictures=embedded(partial(draw, {run_id: rows}), _TITLES, notes) if rows else [],
+        totals=_shown(_totals(steps, taught)),
+        columns=columns,
+        steps=[_step(row, columns) for row in steps[-_LAST_STEPS:]],
         taken=len(steps),
     )
 
@@ -124,9 +152,13 @@ def _check(row: Row) -> str:
 
 def _recipe(recipe: Row) -> str:
     rollout, loss, stage = recipe["rollout"], recipe["loss"], recipe["stage"]
+    ends = f"{stage['max_steps']} steps at most"
+    if rollout["teacher"]:
+        rate = f"learning rate {recipe['learner']['lr']:g}"
+        return f"{rollout['prompts']} readings of the teacher a step, {ends}; {rate}"
     rewards = " + ".join(f"{weight:g} {name}" for name, weight in recipe["reward"]["weights"].items())
     return (
-        f"{rollout['prompts']} groups of {rollout['group_size']} a step, {stage['max_steps']} steps at most; "
+        f"{rollout['prompts']} groups of {rollout['group_size']} a step, {ends}; "
         f"reward {rewards}; learning rate {recipe['learner']['lr']:g}; "
         f"clipped {loss['clip_low']:g} below, {loss['clip_high']:g} above; "
         f"KL {loss['kl_coef'] or 'off'}"
@@ -196,16 +228,16 @@ def _tasks(rows: Sequence[Row]) -> _TaskTable:
     }
 
 
-def _totals(steps: Sequence[Row]) -> Iterable[tuple[str, object]]:
+def _totals(steps: Sequence[Row], taught: bool) -> Iterable[tuple[str, object]]:
     seconds = {phase: sum(series(steps, f"seconds/{phase}").values()) for phase in curves.PHASES}
     whole = sum(seconds.values())
     yield "Steps", number(len(steps))
-    for name, text in (
-        ("trajectories", "Rollouts"),
-        ("rollout_tokens", "Tokens sampled (prompts and responses)"),
-        ("trained_tokens", "Tokens trained"),
-    ):
-        yield text, number(sum(series(steps, name).values()))
+    amounts = {"Readings of the teacher" if taught else "Rollouts": "trajectories"}
+    amounts |= {} if taught else {"Tokens sampled (prompts and responses)": "rollout_tokens"}
+    amounts |= {"Tokens trained (prompts and responses)": "trained_tokens", "Tokens computed": "computed_tokens"}
+    for text, name in amounts.items():
+        if counted := series(steps, name).values():
+            yield text, number(sum(counted))
     yield "Time of the steps", duration(whole)
     yield "Time by phase", ", ".join(f"{phase} {percent(part, whole)}" for phase, part in seconds.items())
     if any("engine_deaths" in row for row in steps):  # else rollouts were replayed
@@ -223,21 +255,11 @@ def _counted(values: Iterable[float]) -> float:
     return total
 
 
-def _step(row: Row) -> list[str]:
-    """Return a step's cells in the columns of `training.html.j2`."""
+def _step(row: Row, columns: Sequence[str]) -> list[str]:
+    """Return a step's cells in some of the columns."""
     clipped = sum(series([row], name).get(row["step"], 0.0) for name in ("clipped_low", "clipped_high", "clipped_dual"))
-    return [
-        str(row["step"]),
-        *(_figure(row, name, form) for name, form in _SCORES.items()),
-        *(
-            _figure(row, name, form)
-            for name, form in (("kept_share", ".0%"), ("logprob_diff", ".2g"), ("entropy", ".3f"))
-        ),
-        f"{clipped:.2%}",
-        *(_figure(row, name, form) for name, form in (("gradient_norm", ".2f"), ("response_tokens", ".1f"))),
-        *(_figure(row, f"{name}_tokens_per_second", ",.0f") for name in ("rollout", "trained")),
-        f"{sum(row.get('seconds', {}).values()):.0f}",
-    ]
+    whole = {"clipped": clipped, "whole": sum(row.get("seconds", {}).values()), **row}
+    return [_figure(whole, *_COLUMNS[name]) for name in columns]
 
 
 def _figure(row: Row, name: str, form: str) -> str:

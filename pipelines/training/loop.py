@@ -225,7 +225,8 @@ class Loop:
             await self._on_ranks(self._weights.give, weights)
         await self._commit_saved()
         row: MetricsRow = {"step": step, "version": self._version()}
-        row |= rollout_metrics(sampled) | learning_metrics(steps, self._seconds["learn"], self.compute)
+        row |= rollout_metrics(sampled)
+        row |= learning_metrics(steps, self._seconds["learn"], self.compute, taught=sampled.taught)
         if step == stage.max_steps or step % stage.validate_every == 0:
             await self._validate(row)
         ends = step == stage.max_steps or self.state.stale >= stage.patience
@@ -334,7 +335,7 @@ class Loop:
             row["workers_replaced"] = self.pool.replaced
         counts = self.state.counts
         for name in ("rollout_tokens", "trained_tokens", "trajectories"):
-            counts[name] = counts.get(name, 0.0) + row[name]
+            counts[name] = counts.get(name, 0.0) + row.get(name, 0.0)
         counts["seconds"] = round(counts.get("seconds", 0.0) + sum(self._seconds.values()), 3)
         self._note(row)
         if saves:

@@ -111,14 +111,25 @@ def _wandb(project: str, run_id: str) -> Any:
 
 
 _CLIPPED = ("clipped_low", "clipped_high", "clipped_dual")
-_PER_TOKEN = ("loss", "kl", *_CLIPPED, "ratio", "weight", "logprob_diff", "entropy", "nll", "masked")
+_TAUGHT = ("entropy", "nll")
+"""Means over tokens that a teacher's readings have, too; their loss is the negative log-likelihood."""
+_PER_TOKEN = ("loss", "kl", *_CLIPPED, "ratio", "weight", "logprob_diff", *_TAUGHT, "masked")
 
 
 def rollout_metrics(sampled: Sampled) -> MetricsRow:
-    """Return a batch's metrics: rewards of all sampled groups, lengths, and the share of groups with signal."""
+    """Return a batch's metrics: lengths and, of rollouts, rewards of all groups and the share of groups with signal."""
     groups = [group for _, group in sampled.seen]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     conversations = [conversation for trajectory in trajectories for conversation in trajectory.conversations]
+    row: MetricsRow = {
+        **sampled.counts,
+        "trajectories": len(trajectories),
+        "conversations": len(conversations),
+        "response_tokens": _mean([len(one.response_ids) for one in conversations]),
+        "memory_tokens": _mean([len(one.response_ids) for one in conversations if one.kind == "update"]),
+    }
+    if sampled.taught:
+        return row
     tokens = sum(conversation.tokens for conversation in conversations)
     return {
         "reward": _mean([trajectory.reward.total for trajectory in trajectories]),
@@ -127,11 +138,7 @@ def rollout_metrics(sampled: Sampled) -> MetricsRow:
         "groups": len(sampled.groups),
         "sampled_groups": len(groups),
         "kept_share": len(sampled.groups) / len(groups) if groups else 0.0,
-        **sampled.counts,
-        "trajectories": len(trajectories),
-        "conversations": len(conversations),
-        "response_tokens": _mean([len(one.response_ids) for one in conversations]),
-        "memory_tokens": _mean([len(one.response_ids) for one in conversations if one.kind == "update"]),
+        **row,
         "cut_share": _mean([one.cut for one in conversations]),
         **_gates(trajectories),
         "rollout_tokens": tokens,
@@ -160,12 +167,17 @@ class Compute:
         return {"tflops": tflops} | ({"mfu": tflops / self.ranks / self.peak_tflops} if self.peak_tflops else {})
 
 
-def learning_metrics(steps: Sequence[dict[str, float]], seconds: float, compute: Compute | None = None) -> MetricsRow:
-    """Return the metrics of a batch's optimiser steps, as token means."""
+def learning_metrics(
+    steps: Sequence[dict[str, float]], seconds: float, compute: Compute | None = None, *, taught: bool = False
+) -> MetricsRow:
+    """Return the metrics of a batch's optimiser steps, as token means; of `taught` readings those that they have."""
     tokens = sum(step.get("tokens", 0.0) for step in steps)
     trained = sum(step.get("trained_tokens", 0.0) for step in steps)
     computed = sum(step.get("computed_tokens", 0.0) for step in steps)
-    means = {name: sum(step.get(name, 0.0) for step in steps) / max(tokens, 1.0) for name in _PER_TOKEN}
+    means = {
+        name: sum(step.get(name, 0.0) for step in steps) / max(tokens, 1.0)
+        for name in (_TAUGHT if taught else _PER_TOKEN)
+    }
     return {
         **means,
         "gradient_norm": _mean([step["gradient_norm"] for step in steps]),

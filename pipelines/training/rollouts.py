@@ -38,6 +38,8 @@ class Sampled:
     seconds: float = 0.0
     pending: list[int] = field(default_factory=list)
     """Numbers of tasks that were drawn and are in no batch yet: the first ones to be drawn again after a restart."""
+    taught: bool = False
+    """A teacher wrote the readings: nothing was sampled, or earned a reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class TeacherSampler:
                 seen.append((task.sample.task, Group(task.sample_id, (trajectory,))))
         left_out = {"left_out": float(self.cursor - first - size)}
         seconds = time.monotonic() - began
-        return Sampled([group for _, group in seen], self.cursor, seen, counts=left_out, seconds=seconds)
+        return Sampled([group for _, group in seen], self.cursor, seen, counts=left_out, seconds=seconds, taught=True)
 
     async def close(self) -> None:
         """Do nothing: no rollouts are under way."""

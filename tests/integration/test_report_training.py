@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from infra.store.location import Store
 from memagent.errors import TrainingError, UsageError
-from pipelines.cli.train import app
-from pipelines.report.training import training_page, write_training
+from memagent.rl.config import load_recipe
+from pipelines.cli.train import app, show_summary
+from pipelines.report.training import draw, training_page, write_training
 from pipelines.training.checkpoints import State
 from pipelines.training.records import find_training, training_runs
-from tests.support.made_up_training import end, keep, register, replayed, run, step
+from tests.support.made_up_training import end, keep, register, replayed, run, step, taught
 
 
 @pytest.fixture
@@ -124,6 +125,31 @@ def test_a_replay_has_no_validation_and_no_engines(store):
     html = training_page(store, "train-x-replay")
     assert "There is none: rollouts came from records" in html and "Validation by task" not in html
     assert "Engines" not in html and html.count("<img ") == 3
+
+
+def test_a_supervised_training_shows_its_loss_and_no_rewards(store, tmp_path):
+    keep(store, "taught", taught(), State(step=3, done="3 steps"))
+    end(store, "taught", 3, config={"recipe": load_recipe("sft").model_dump()})
+    html = training_page(store, "taught")
+    assert "Supervised training" in html and "DAPO" not in html and html.count("<img ") == 3
+    assert "Reward" not in html and "Rollouts" not in html and "sampled" not in html
+    assert cells(html, "Step") == ["Step", "NLL", "Entropy", "Norm", "Response", "Trained/s", "Seconds"]
+    assert cells(html, "3")[1] == "0.3333" and cells(html, "Readings of the teacher")[1] == "240"
+    assert cells(html, "Recipe")[1] == "32 readings of the teacher a step, 200 steps at most; learning rate 2e-05"
+    assert "There is none: a teacher's training validates nothing" in html
+    files = {
+        path.stem: path for path in draw({"taught": taught(), "rewarded": run()}, tmp_path) if path.suffix == ".svg"
+    }
+    assert "Teacher: negative log-likelihood" in files["learning-curves"].read_text()
+
+
+def test_the_summary_of_a_supervised_training_says_that_nothing_was_sampled(capsys):
+    known = {"run_id": "taught", "parent": "toy@0", "ended": "3 steps", "validation": {"before": None, "best": None}}
+    known |= {"candidate": "toy@1", "trajectories": 96.0, "trained_tokens": 5000.0}
+    show_summary(known | {"config": {"recipe": load_recipe("sft").model_dump()}})
+    said = capsys.readouterr().out
+    assert re.search(r"readings of the teacher +│ 96 ", said) and re.search(r"tokens trained +│ 5,000 ", said)
+    assert "sampled" not in said and "rollouts" not in said
 
 
 def test_only_the_last_steps_are_listed(store):

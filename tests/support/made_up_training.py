@@ -59,6 +59,18 @@ def replayed(steps: int = 3) -> list[dict[str, Any]]:
     ]
 
 
+_OF_ROLLOUTS = ("reward", "strict", "lenient", "groups", "sampled_groups", "kept_share", "tasks", "logprob_diff")
+
+
+def taught(steps: int = 3) -> list[dict[str, Any]]:
+    """Return the rows of a run in which a teacher wrote the readings."""
+    drawn = (*_OF_ROLLOUTS, "rollout_tokens", "rollout_tokens_per_second", "kl", "engine_deaths", "workers_replaced")
+    return [
+        {name: value for name, value in row.items() if name not in drawn and not name.startswith("clipped")}
+        for row in (step(number, random.Random(number), nll=1.0 / number) for number in range(1, steps + 1))
+    ]
+
+
 def keep(store: Store, run_id: str, rows: list[dict[str, Any]], state: State | None = None) -> Checkpoints:
     """Write a run's metrics, and where it is."""
     journal = Checkpoints(store, run_id)

@@ -236,6 +236,17 @@ def test_metrics_count_what_was_sampled_and_learnt():
     assert found["n"] == 2 and found["strict"] == 1.0 and found["failed"] == 0
 
 
+def test_a_teachers_readings_have_a_loss_and_nothing_that_was_sampled_or_paid():
+    taught = group([1], 1)
+    sampled = Sampled([taught], 1, [("a", taught)], {"left_out": 2.0}, 2.0, taught=True)
+    steps = [{"tokens": 10.0, "entropy": 5.0, "nll": 7.0, "loss": -10.0, "gradient_norm": 1.0, "lr": 0.1}]
+    row = rollout_metrics(sampled) | learning_metrics(steps, 2.0, taught=True)
+    assert row["nll"] == 0.7 and row["entropy"] == 0.5 and row["trajectories"] == 1 and row["left_out"] == 2.0
+    made_up = {"reward", "strict", "lenient", "kept_share", "tasks", "rollout_tokens", "rollout_tokens_per_second"}
+    made_up |= {"loss", "ratio", "logprob_diff", "clipped_low", "kl"}
+    assert not made_up & row.keys()
+
+
 def test_a_validation_task_that_cannot_be_read_counts_as_wrong():
     class Pool(RolloutPool):
         def __init__(self, unreadable):

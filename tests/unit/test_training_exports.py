@@ -56,7 +56,7 @@ class Sampler:
 @pytest.mark.parametrize("lora", [0, 4])
 def test_every_so_many_steps_and_the_last(tmp_path, lora, monkeypatch):
     monkeypatch.setattr(
-        "pipelines.training.loop.learning_metrics", lambda steps, seconds, compute: {"trained_tokens": 1.0}
+        "pipelines.training.loop.learning_metrics", lambda steps, seconds, compute, taught: {"trained_tokens": 1.0}
     )
     sets = ["stage.max_steps=5", "stage.export_every=2", f"learner.lora_rank={lora}"]
     recipe, store = load_recipe("smoke", sets), Store(str(tmp_path))
