@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import threading
@@ -96,7 +97,8 @@ def _held_by_a_thread(options: dict[str, Any]) -> Iterator[None]:
     """Start Ray in a thread that waits for the end of the body, and ends Ray then.
 
     In the main thread Ray would replace the handler of SIGTERM, by which Prefect tells a cancelled flow from a crash.
-    The thread has to stay, since Ray's processes end with the thread that has started them.
+    The thread has to stay, since Ray's processes end with the thread that has started them. A handler that prints the
+    stack Ray sets in any thread: the one that was there is put back.
     """
     import ray
 
@@ -116,6 +118,8 @@ def _held_by_a_thread(options: dict[str, Any]) -> Iterator[None]:
     thread.start()
     try:
         started.result()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         yield
     finally:
         over.set()

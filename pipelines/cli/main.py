@@ -2,7 +2,9 @@
 
 import errno
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
@@ -237,7 +239,17 @@ for _name, _group in (("qa", qa), ("train", train_app), ("policies", policies_ap
 
 
 def main() -> None:
-    """Run the command line; usage errors end with status 2, others with 1."""
+    """Run the command line; usage errors end with status 2, others with 1.
+
+    SIGTERM, as service managers and clusters send it, stops a command as Ctrl-C does.
+    """
+    terminated = threading.Event()
+
+    def stop(*_: object) -> None:
+        terminated.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         app(standalone_mode=True)
     except UsageError as error:
@@ -247,6 +259,8 @@ def main() -> None:
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # Typer has taken the interrupt
             typer.echo("memagent: stopped; run the same command to continue", err=True)
+            if terminated.is_set():
+                sys.exit(128 + signal.SIGTERM)
         raise
     except Exception as error:
         if said := missing_extra(error):
@@ -254,6 +268,8 @@ def main() -> None:
         if said := storage_error(error):
             _fail(said, 1)
         raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to be stopped
 
 
 def _fail(error: object, status: int) -> None:

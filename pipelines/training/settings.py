@@ -289,7 +289,7 @@ def _compare(name: str, then: Json, now: Mapping[str, JsonValue]) -> None:
     raise UsageError(
         f"the training {name!r} was begun with another recipe: {'; '.join(shown)}{more}. Give it what it was begun "
         "with to go on, or this one another --run. How it is spread over processes (ranks, ZeRO stage, token budget, "
-        "placement) and its length may change"
+        "placement) may change, and so may its length at a constant learning rate"
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -48,6 +49,23 @@ def test_the_package_can_be_run_as_the_command():
     assert done.returncode == 2 and done.stderr.startswith("memagent: ")
     usage = run("-m", "memagent", "--help").stdout
     assert "Usage: python -m memagent" in usage and "evaluate" in usage
+
+
+def test_a_command_that_is_terminated_stops_and_goes_on_when_it_is_repeated(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("The access code of otter-gate is 4711.")
+    command = ["ask", str(tmp_path / "docs"), "-q", "What is the code?", "--engine", "scripted"]
+    command += ["--model", str(ROOT / "memagent" / "nano" / "sft"), "--store", str(tmp_path / "store")]
+    slow = [sys.executable, "-m", "memagent", *command, "--set", "engine.scripted_delay=60"]
+    with subprocess.Popen(slow, stderr=subprocess.PIPE, text=True, cwd=ROOT) as asking:
+        assert asking.stderr is not None
+        said = [next(line for line in asking.stderr if "read:" in line)]
+        asking.send_signal(signal.SIGTERM)
+        said += asking.stderr
+    assert asking.returncode == 128 + signal.SIGTERM
+    assert said[-1] == "memagent: stopped; run the same command to continue\n" and "Traceback" not in "".join(said)
+    done = run("-m", "memagent", *command)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_shell_can_complete_commands():

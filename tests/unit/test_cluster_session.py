@@ -1,6 +1,9 @@
 """Starting Ray where it is slow to start, and beside a SIGTERM handler of one's own."""
 
+import ctypes
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -107,6 +110,20 @@ def test_ray_leaves_the_handler_of_a_termination_and_ends_in_the_thread_that_sta
         (starter,) = threads
         assert starter is not threading.main_thread() and starter.is_alive(), "Ray's processes end with it"
     assert threads == [starter, starter] and not starter.is_alive()
+
+
+def test_a_handler_that_ray_sets_beside_pythons_gives_way(monkeypatch):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("ours"))
+    ignore = 1
+    monkeypatch.setattr(ray, "init", lambda **options: ctypes.CDLL(None).signal(signal.SIGTERM, ignore))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    try:
+        with _held_by_a_thread({}):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["ours"]
 
 
 def test_a_start_that_fails_is_told_where_it_was_asked_for(starts):

@@ -6,6 +6,7 @@ instruct it.
 """
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import wraps
@@ -197,10 +198,12 @@ def http_app(server: MCPServer) -> Starlette:
 
 
 def serve_stdio(config: Config) -> None:
-    """Serve a store's tools until standard input ends.
+    """Serve a store's tools until standard input ends, or a signal ends this process.
 
     What engines and libraries print goes to standard error meanwhile: the protocol has standard output for itself.
     """
+    for sign in (signal.SIGINT, signal.SIGTERM):  # Python's handlers would wait for the thread that waits for input
+        signal.signal(sign, signal.SIG_DFL)
     asyncio.run(_serve(config))
 
 
