@@ -108,14 +108,15 @@ class _Text:
         settings = child(paragraph, "pPr")
         words: list[str] = []
         self._inline(paragraph, words)
-        text = self._joined + self._numbers.next(settings) + "".join(words)
+        text = self._joined + "".join(words)
         self._fields = [state for state in self._fields if state != "code"]  # a damaged field must not swallow the rest
         mark = child(settings, "rPr")
-        if child(mark, "del") is not None or child(mark, "moveFrom") is not None:
-            self._joined = text
+        hidden = _is_on(child(mark, "vanish")) and not text
+        if hidden or child(mark, "del") is not None or child(mark, "moveFrom") is not None:
+            self._joined = text  # without a number: the paragraph in which it goes on has one
             return
         self._joined = ""
-        yield text
+        yield self._numbers.next(settings) + text
         asides, self._asides = self._asides, []
         yield from asides
 
@@ -189,6 +190,8 @@ class _Level:
     style: str
     legal: bool
     glue: str
+    restart: int
+    """Levels after whose numbers it begins anew, from the first one on."""
 
 
 @dataclass(slots=True)
@@ -206,6 +209,8 @@ class _Numbers:
         self._abstract: dict[str, str] = {}
         """A list's number -> the definition that it shares with others."""
         self._starts: dict[str, dict[int, int]] = {}
+        self._own: dict[str, dict[int, _Level]] = {}
+        """The levels that a list defines for itself, by its number."""
         self._styles = {attribute(one, "styleId"): one for one in styles if local_name(one) == "style"}
         links: dict[str, str] = {}
         for one in numbering:
@@ -222,6 +227,8 @@ class _Numbers:
                     for over in _inside(one, "lvlOverride")
                     if child(over, "startOverride") is not None
                 }
+                own = (level for over in _inside(one, "lvlOverride") for level in _inside(over, "lvl"))
+                self._own[number] = {_number_of(level): _level(level) for level in own}
         for key, style in links.items():  # a definition may stand for that of a style
             number = attribute(child(child(child(self._styles.get(style), "pPr"), "numPr"), "numId"), "val")
             self._lists[key] = self._lists.get(self._abstract.get(number, ""), self._lists[key])
@@ -230,9 +237,10 @@ class _Numbers:
         """Return the number of the next paragraph, with what stands between it and the text; empty: it has none."""
         number, depth = self._place(settings)
         found = self._lists.get(self._abstract.get(number, ""))
-        if found is None or depth not in found.levels:
+        levels = {**found.levels, **self._own.get(number, {})} if found is not None else {}
+        if found is None or depth not in levels:
             return ""
-        counts, level = found.counts, found.levels[depth]
+        counts, level = found.counts, levels[depth]
         override = self._starts[number].get(depth)
         if override is not None and f"{number} {depth}" not in found.begun:
             found.begun.add(f"{number} {depth}")
@@ -240,12 +248,13 @@ class _Numbers:
         else:
             counts[depth] = counts[depth] + 1 if depth in counts else level.start
         for deeper in [one for one in counts if one > depth]:
-            del counts[deeper]
+            if deeper not in levels or depth < levels[deeper].restart:
+                del counts[deeper]
         if level.format == "bullet":
             return f"•{level.glue}"
         text = level.text
         for above in range(depth + 1):
-            upper = found.levels.get(above, level)
+            upper = levels.get(above, level)
             count = counts.setdefault(above, upper.start)
             text = text.replace(f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format))
         return f"{text}{level.glue}" if text else ""
@@ -253,17 +262,17 @@ class _Numbers:
     def _place(self, settings: Any) -> tuple[str, int]:
         """Return a paragraph's list and level, by itself or by its style; an empty name: none."""
         given = child(settings, "numPr")
-        if (number := attribute(child(given, "numId"), "val")) or given is not None:
-            depth = integer(child(given, "ilvl"), "val", 0)
-            if number:
-                return number, depth
-        style = attribute(child(settings, "pStyle"), "val")
+        level = child(given, "ilvl")
+        if number := attribute(child(given, "numId"), "val"):
+            return number, integer(level, "val", 0)
+        style, is_own = attribute(child(settings, "pStyle"), "val"), level is not None
         for name in self._family(style):
             of_style = child(child(self._styles[name], "pPr"), "numPr")
+            level = child(of_style, "ilvl") if level is None else level
             if number := attribute(child(of_style, "numId"), "val"):
                 levels = self._lists.get(self._abstract.get(number, ""), _List({})).levels
-                named = (depth for depth, level in levels.items() if level.style == style)
-                return number, next(named, integer(child(of_style, "ilvl"), "val", 0))
+                named = (depth for depth, one in levels.items() if one.style == style and not is_own)
+                return number, next(named, integer(level, "val", 0))
         return "", 0
 
     def _family(self, style: str) -> Iterator[str]:
@@ -282,6 +291,7 @@ def _level(element: Any) -> _Level:
         style=attribute(child(element, "pStyle"), "val"),
         legal=child(element, "isLgl") is not None,
         glue="" if attribute(child(element, "suff"), "val") == "nothing" else " ",
+        restart=integer(child(element, "lvlRestart"), "val", _MOST_LEVELS),
     )
 
 

@@ -182,6 +182,49 @@ def test_a_list_begins_anew_where_it_says_so_and_goes_on_otherwise():
     assert text(body, numbering(level(0, "%1)"), again)).splitlines() == ["1) a", "5) b", "6) c", "7) d"]
 
 
+@pytest.mark.parametrize(
+    ("words", "mark"),
+    [
+        ("<w:del><w:r><w:delText>B</w:delText></w:r></w:del>", "<w:del/>"),
+        (f"<w:moveFrom>{run('B')}</w:moveFrom>", "<w:moveFrom/>"),
+        ("<w:r><w:rPr><w:vanish/></w:rPr><w:t>B</w:t></w:r>", "<w:vanish/>"),
+    ],
+)
+def test_a_paragraph_of_a_list_that_is_gone_has_no_number(words, mark):
+    gone = paragraph(words, f'<w:numPr><w:numId w:val="1"/></w:numPr><w:rPr>{mark}</w:rPr>')
+    assert text(item("A") + gone + item("C") + item("D"), numbering(level(0, "%1."))).splitlines() == [
+        "1. A",
+        "2. C",
+        "3. D",
+    ]
+
+
+def test_a_list_may_define_levels_for_itself():
+    own = f'<w:lvlOverride w:ilvl="0">{level(0, "Article %1", "upperRoman")}</w:lvlOverride>'
+    own = f'<w:num w:numId="2"><w:abstractNumId w:val="0"/>{own}</w:num>'
+    parts = numbering(level(0, "%1.") + level(1, "%1.%2"), own)
+    body = item("A", number=2) + item("B", number=2) + item("C", 1, 2) + item("D")
+    assert text(body, parts).splitlines() == ["Article I A", "Article II B", "II.1 C", "3. D"]
+
+
+@pytest.mark.parametrize(("after", "numbers"), [("0", "3 4"), ("1", "1 2"), ("2", "1 1")])
+def test_a_level_begins_anew_after_the_levels_that_it_names(after, numbers):
+    section = level(2, "Section %3", more=f'<w:lvlRestart w:val="{after}"/>')
+    parts = numbering(level(0, "Article %1") + level(1, "(%2)", "lowerLetter") + section)
+    body = item("A") + item("a", 2) + item("b", 2) + item("B") + item("c", 2) + item("C", 1) + item("d", 2)
+    found = [line.split()[1] for line in text(body, parts).splitlines() if line.startswith("Section")]
+    assert found == ["1", "2", *numbers.split()]
+
+
+def test_a_paragraph_or_style_may_change_the_level_of_the_style_that_it_has_its_list_from():
+    styles = '<w:style w:styleId="{}"><w:basedOn w:val="{}"/><w:pPr><w:numPr>{}</w:numPr></w:pPr></w:style>'
+    styles = styles.format("H", "", '<w:numId w:val="1"/>') + styles.format("K", "H", '<w:ilvl w:val="1"/>')
+    body = paragraph(run("A"), '<w:pStyle w:val="H"/>') + paragraph(run("B"), '<w:pStyle w:val="K"/>')
+    body += paragraph(run("C"), '<w:pStyle w:val="H"/><w:numPr><w:ilvl w:val="1"/></w:numPr>')
+    parts = {**numbering(level(0, "%1.", more='<w:pStyle w:val="H"/>') + level(1, "%1.%2")), "styles": styles}
+    assert text(body, parts).splitlines() == ["1. A", "1.1 B", "1.2 C"]
+
+
 def test_headings_have_the_numbers_of_their_style():
     styles = (
         '<w:style w:styleId="H"><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr></w:style>'
