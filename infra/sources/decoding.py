@@ -46,6 +46,16 @@ _LATIN_SHARE = 0.15
 """Languages in Latin letters have fewer accented ones than this; those in other letters have more."""
 _LEAST_SURE = 0.07
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SYMBOL = (
+    " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼"
+    "€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪\ufffd〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
+)
+SYMBOL = {
+    code + page: sign
+    for code, sign in zip((*range(0x20, 0x7F), *range(0xA0, 0xFF)), _SYMBOL, strict=True)
+    for page in (0, 0xF000)
+}
+"""What the font Symbol shows for the codes of letters: µ for m. Programs also write them in Unicode's private area."""
 _BLANK = re.compile("[\\s\x00\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffd]*")
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, unread
-from infra.sources.decoding import clean, decode
+from infra.sources.decoding import SYMBOL, clean, decode
 from memagent.errors import SourceError
 
 _MARKS = re.compile(r" {0,3}#{1,6}(?=[ \t])")
@@ -57,6 +57,12 @@ _RTF_READ = {
 }
 """Groups with text of the document that are among striprtf's `destinations`, and what stands for their mark."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
+_RTF_SYMBOL = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b(?:(?!\\f\d)[^;])*\bSymbol;", re.DOTALL)
+_RTF_SIGN = re.compile(
+    r"""\{\\\*\\fldinst\s*\{?[^{}]*\bSYMBOL (\d{1,3}) \\\\f "?Symbol\b[^{}]*\}?\}"""
+    r"""(?=\s*\{\\fldrslt\s*\{?(?:\\[a-z]+-?\d*\s?)*\})"""
+)
+"""A field for a sign of the font Symbol, whose result says its look alone."""
 _RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])|[{}]", re.DOTALL)
 """Bytes may hold marks."""
 _RTF_PAGES = {
@@ -65,6 +71,7 @@ _RTF_PAGES = {
     "mac_chinesetrad": "big5hkscs",
 }
 """Code pages that Python has under other names; 0 is that of the system that wrote the file."""
+_SYMBOL_PAGE = "symbol"
 _RTF_OFF = ("0", "-0")
 _RTF_HEAD = 2**16
 """Characters in which the title stands, before the text."""
@@ -83,6 +90,8 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     head, (whole, after) = source[:_RTF_HEAD], _first_group(source)
     charsets = _RTF_CHARSET.findall(font_table_group(whole))
     pages = {font: _known_page(charset_map.get(int(charset), "")) for font, charset in charsets}
+    pages |= dict.fromkeys(_RTF_SYMBOL.findall(font_table_group(whole)), _SYMBOL_PAGE)
+    whole = _RTF_SIGN.sub(_sign, whole)
     try:
         text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages))
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
@@ -131,7 +140,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             skip = max(0, skip - len(data))
             continue
         if letters:
-            yield letters.decode(page, "replace")
+            yield _decoded(letters, page)
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
@@ -152,6 +161,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             substitutes = max(0, int(value or 1))
         elif word == "u" and value:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), substitutes
+            said = said.translate(SYMBOL) if page == _SYMBOL_PAGE else said
         if word in _RTF_READ:
             said = _RTF_READ[word]
             # The first half of a text that is there twice is ASCII, the second one Unicode.
@@ -161,6 +171,15 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         starred = False
         if said and not left_out and (not hidden or said[0] in "\n|"):  # hidden marks keep lines and cells apart
             yield said
+
+
+def _sign(field: re.Match[str]) -> str:
+    sign = SYMBOL.get(int(field[1]), "\ufffd")
+    return rf"{{\uc1\u{ord(sign)}?}}"
+
+
+def _decoded(letters: bytes, page: str) -> str:
+    return letters.decode("latin-1").translate(SYMBOL) if page == _SYMBOL_PAGE else letters.decode(page, "replace")
 
 
 def _known_page(name: str) -> str:

@@ -5,12 +5,13 @@ headers stand before the body and footers after it, each once. Numbers of lists 
 "Breach of 2.2" has its target.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, counted, unread, within
-from infra.sources.decoding import clean
+from infra.sources.decoding import SYMBOL, clean
 from infra.sources.office import OfficeArchive, attribute, child, integer, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -22,7 +23,7 @@ _WORDS = frozenset({"t", "sym", *_BREAKS})
 _NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes", "commentReference": "comments"}
 _NOTE_LABELS = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 _TICKED, _EMPTY = "☒", "☐"
-_SYMBOLS = {
+_WINGDINGS = {
     0xFE: "☑",
     0xFD: _TICKED,
     0xFC: "✓",
@@ -31,9 +32,11 @@ _SYMBOLS = {
     0x6F: _EMPTY,
     0x71: _EMPTY,
     0xA7: "▪",
-    0xB7: "•",
+    **{0xDF: "←", 0xE0: "→", 0xF3: "⇔", 0x4A: "☺", 0x4C: "☹"},
 }
-"""Characters of the fonts Wingdings and Symbol, which stand for boxes and bullets in forms and lists."""
+"""Characters of the font Wingdings, which stand for boxes and bullets in forms and lists, and for typed arrows."""
+_CODE = re.compile("[0-9A-Fa-f]{1,4}")
+_PRIVATE = re.compile("[\uf000-\uf0ff]")
 _MOST_COLUMNS = 63
 """Columns of a table in Word."""
 _MOST_LEVELS = 9
@@ -47,6 +50,7 @@ def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     with opened(stream, request, "Word document", ".docx") as archive:
         document = _Document(OfficeArchive(archive))
         text = "\n".join(within(request.allowance, document.lines()))
+        document.not_read["unreadable letter"] = text.count("\ufffd")
     yield Parsed(clean(text), clean(document.title), _MEDIA_TYPE, warnings=unread(document.not_read))
 
 
@@ -301,9 +305,13 @@ def _number_of(level: Any) -> int:
 
 
 def _word(element: Any) -> str:
+    if local_name(element) == "sym":
+        code = attribute(element, "char")
+        return _glyphs(chr(int(code, 16)) if _CODE.fullmatch(code) else "\ufffd", attribute(element, "font"))
     if element.tag.endswith("}t"):
-        return element.text or ""
-    return _symbol(attribute(element, "char")) if local_name(element) == "sym" else _BREAKS[local_name(element)]
+        font = attribute(child(child(element.getparent(), "rPr"), "rFonts"), "ascii")
+        return _glyphs(element.text or "", font)
+    return _BREAKS[local_name(element)]
 
 
 def _form_value(mark: Any) -> str:
@@ -319,12 +327,11 @@ def _form_value(mark: Any) -> str:
     return ""
 
 
-def _symbol(code: str) -> str:
-    try:
-        value = int(code, 16)
-    except ValueError:
-        return ""
-    return _SYMBOLS.get(value & 0xFF, "") if 0xF000 <= value <= 0xF0FF else chr(value) if value < 0x110000 else ""
+def _glyphs(text: str, font: str) -> str:
+    """Return what a font shows that has signs in the places of letters; U+FFFD for a sign that is not known."""
+    if font == "Symbol":
+        return text.translate(SYMBOL)
+    return _PRIVATE.sub(lambda found: _WINGDINGS.get(ord(found[0]) & 0xFF, "\ufffd"), text)
 
 
 def _chosen(alternatives: Any) -> Any:

@@ -188,6 +188,15 @@ def test_letters_of_rich_text_are_those_of_the_font_in_force(tmp_path, marks, te
     assert document.text.strip() == text
 
 
+def test_rich_text_has_the_signs_of_the_font_symbol(tmp_path):
+    fonts = rb"{\fonttbl{\f0 Arial;}{\f3\froman\fcharset2\fprq2{\*\panose 05050102010706020507}Symbol;}}"
+    field = rb'{\field{\*\fldinst {SYMBOL 179 \\f "Symbol" \\s 10}}{\fldrslt {\f3\fs20}}}'
+    bullet = rb"{\listtext\f3\u-3913\'b7\tab}"
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + fonts + bullet + field + rb" 5 {\f3 m}g, {\f3\'b1}2}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert document.text.strip() == "•\t≥ 5 μg, ±2"
+
+
 def test_the_first_font_of_rich_text_is_the_default_one_where_none_is_named(tmp_path):
     fonts = rb"{\fonttbl{\f0\fcharset204 Arial CYR;}{\f1 Arial;}}"
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + fonts + rb" \f1\'e9 \plain\'e9}")

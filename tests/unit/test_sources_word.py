@@ -149,6 +149,19 @@ def test_special_characters_are_characters():
     assert text(paragraph(run("seen") + hidden)) == "seen"
 
 
+def test_signs_of_the_font_symbol_are_what_it_shows():
+    signs = "".join(f'<w:r><w:sym w:font="Symbol" w:char="{code}"/></w:r>' for code in ("F0B3", "00B1"))
+    typed = '<w:r><w:rPr><w:rFonts w:ascii="Symbol"/></w:rPr><w:t>{}</w:t></w:r>'
+    body = run("dose ") + signs + run("5 ") + typed.format("m") + run("g at ") + typed.format("\uf044") + run("T")
+    assert text(paragraph(body)) == "dose ≥±5 μg at ΔT"
+
+
+def test_a_sign_that_is_not_known_is_said():
+    body = paragraph('<w:r><w:sym w:font="Webdings" w:char="F021"/><w:sym w:font="MS Gothic" w:char="2612"/></w:r>')
+    (document,) = parse_docx(io.BytesIO(docx(body)), ParseRequest("a.docx", IngestConfig()))
+    assert document.text == "\ufffd☒" and document.warnings == ("part not read: 1 unreadable letter",)
+
+
 def level(depth: int, look: str, style: str = "decimal", more: str = "") -> str:
     shape = f'<w:start w:val="1"/><w:numFmt w:val="{style}"/><w:lvlText w:val="{look}"/>{more}'
     return f'<w:lvl w:ilvl="{depth}">{shape}</w:lvl>'
