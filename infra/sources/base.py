@@ -166,6 +166,14 @@ def _roman(count: int) -> str:
     return text
 
 
+_POWER = re.compile(r"\s*(?:[-−–+]?\d+|[-−–])\s*")
+
+
+def raised(text: str, before: str) -> str:
+    """Return a text that stands above the line; a number after a number begins with ``^``, else 10⁶ would be 106."""
+    return f"^{text.strip()}" if before[-1:].isdigit() and _POWER.fullmatch(text) else text
+
+
 _ESCAPE = re.compile(r"%(?=[0-9A-Fa-f]{2})")
 _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn", "Co")
 

@@ -9,7 +9,7 @@ from math import floor, isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, BinaryIO, NamedTuple
 
-from infra.sources.base import Parsed, ParseRequest, unread, within
+from infra.sources.base import Parsed, ParseRequest, raised, unread, within
 from infra.sources.decoding import clean
 from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, integer, local_name, not_read, opened
 
@@ -282,8 +282,12 @@ def _moment(value: float, code: str, first_day: datetime) -> str:
 
 def _string(element: Any) -> str:
     """Return a string without its guide to pronunciation."""
-    runs = [element, *(one for one in element if local_name(one) == "r")]
-    return _unescaped("".join(one.text or "" for run in runs for one in run if local_name(one) == "t"))
+    text = ""
+    for run in (element, *(one for one in element if local_name(one) == "r")):
+        said = "".join(one.text or "" for one in run if local_name(one) == "t")
+        above = attribute(child(child(run, "rPr"), "vertAlign"), "val") == "superscript"
+        text += raised(said, text) if above else said
+    return _unescaped(text)
 
 
 def _unescaped(text: str) -> str:

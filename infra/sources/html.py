@@ -16,7 +16,7 @@ from inscriptis.model.css import CssParse
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_end_handler
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, counted, unread, within
+from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode
 from infra.sources.office import child, local_name, opened, xml
 from memagent.errors import SourceError
@@ -70,10 +70,10 @@ def prepare(tree: Any) -> None:
     for element in list(tree.iter("dt", "dd")):
         element.tag = "div"
     for element in tree.iter("sup"):
-        before = element.getprevious()
-        said = (element.getparent().text if before is None else before.tail) or ""
-        if said[-1:].isdigit() and (element.text or "").strip().isdigit():
-            element.text = f"^{(element.text or '').strip()}"
+        before, said = element.getprevious(), element.text_content()
+        ahead = element.getparent().text if before is None else before.tail or before.text_content()
+        if raised(said, ahead or "") != said:
+            element.text = f"^{(element.text or '').lstrip()}"
     for listing in list(tree.iter("ol")):
         _number(listing)
     spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))

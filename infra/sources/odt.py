@@ -4,12 +4,13 @@ As for Word: inserted text counts and deleted text does not, notes follow their 
 and footers after it, and numbers of lists are computed.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, unread, within
+from infra.sources.base import Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean
 from infra.sources.office import attribute, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
@@ -47,11 +48,11 @@ _PARTS = ("content.xml", "styles.xml", "meta.xml")
 def _lines(body: Any, parts: dict[str, Any]) -> Iterator[str]:
     styles = [one for name in ("styles.xml", "content.xml") if name in parts for one in parts[name].iter()]
     numbers = _Numbers(styles)
-    hidden = {attribute(one, "name") for one in styles if local_name(one) == "style" and _hides(one)}
+    looks = {attribute(one, "name"): _look(one) for one in styles if local_name(one) == "style"}
     beside = [one for one in styles if local_name(one) in ("header", "footer")]
     for kind in ("header", "body", "footer"):
         for part in [body] if kind == "body" else [one for one in beside if local_name(one) == kind]:
-            lines = _Text(numbers, hidden).blocks(part)
+            lines = _Text(numbers, looks).blocks(part)
             yield from lines if kind == "body" else (line for line in lines if line.strip())
 
 
@@ -79,13 +80,16 @@ def _centimetres(frame: Any, side: str) -> float:
         return 0.0
 
 
-def _hides(style: Any) -> bool:
-    return any(attribute(one, "display") == "none" for one in style if local_name(one) == "text-properties")
+def _look(style: Any) -> str:
+    shape = child(style, "text-properties")
+    if attribute(shape, "display") == "none":
+        return "hidden"
+    return "raised" if re.match("super|[1-9]", attribute(shape, "text-position")) else ""
 
 
 class _Text:
-    def __init__(self, numbers: "_Numbers", hidden: set[str]) -> None:
-        self._numbers, self._hidden = numbers, hidden
+    def __init__(self, numbers: "_Numbers", looks: Mapping[str, str]) -> None:
+        self._numbers, self._looks = numbers, looks
         self._asides: list[str] = []
 
     def blocks(self, element: Any, listed: "_Place | None" = None) -> Iterator[str]:
@@ -119,13 +123,16 @@ class _Text:
                 words.append(" " * min(integer(part, "c", 1), _MOST_REPEATED))
             elif name in _ASIDES:
                 self._aside(part, _ASIDES[name])
-            elif name not in _HIDDEN and attribute(part, "style-name") not in self._hidden:
+            elif name not in _HIDDEN and (look := self._looks.get(attribute(part, "style-name"))) != "hidden":
+                start = len(words)
                 self._inline(part, words)
+                if look == "raised":
+                    words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
             words.append(" ".join((part.tail or "").split("\n")))
 
     def _aside(self, part: Any, label: str) -> None:
         body = child(part, "note-body") if label == "Footnote" else part
-        lines = [line for line in _Text(self._numbers, self._hidden).blocks(body if body is not None else ()) if line]
+        lines = [line for line in _Text(self._numbers, self._looks).blocks(body if body is not None else ()) if line]
         if label and lines:
             kind = "Endnote" if attribute(part, "note-class") == "endnote" else label
             lines = [f"{kind}: {' '.join(line.strip() for line in lines)}"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from infra.sources.base import ParseRequest
+from infra.sources.base import ParseRequest, raised
 from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
@@ -86,10 +86,13 @@ def xml(data: bytes) -> Any:
 def drawn_lines(element: Any) -> Iterator[str]:
     """Yield the paragraphs of a drawing that are not empty (DrawingML, ECMA-376 part 1, 21.1.2)."""
     for paragraph in element.iter("{*}p"):
-        marks = {"t": None, "br": " ", "tab": "\t"}
-        words = (marks[local_name(one)] or one.text or "" for one in paragraph.iter() if local_name(one) in marks)
-        if line := "".join(words).strip():
-            yield line
+        marks, line = {"t": None, "br": " ", "tab": "\t"}, ""
+        for one in paragraph.iter("{*}t", "{*}br", "{*}tab"):
+            word = marks[local_name(one)] or one.text or ""
+            above = integer(child(one.getparent(), "rPr"), "baseline", 0) > 0
+            line += raised(word, line) if above else word
+        if line.strip():
+            yield line.strip()
 
 
 _HALF_A_PAGE = 312 * 360_000**2

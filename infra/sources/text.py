@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, unread
+from infra.sources.base import Parsed, ParseRequest, raised, unread
 from infra.sources.decoding import SYMBOL, clean, decode
 from memagent.errors import SourceError
 
@@ -128,9 +128,10 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
 
     ansi = page = "cp1252"
     default = "0"  # a font, also where no `deff` names it
-    hidden = left_out = starred = False
+    hidden = left_out = starred = above = False
+    before = ""
     substitutes, skip = 1, 0
-    groups, letters = list[tuple[bool, bool, int, str]](), bytearray()
+    groups, letters = list[tuple[bool, bool, int, str, bool]](), bytearray()
     for found in _RTF.finditer(source + "}"):
         mark, (word, value, escaped, char) = found.group(), found.groups("")
         if escaped or mark[0] not in "\\{}":
@@ -140,13 +141,15 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             skip = max(0, skip - len(data))
             continue
         if letters:
-            yield _decoded(letters, page)
+            text = _decoded(letters, page)
+            yield raised(text, before) if above else text
+            before = text
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
-            groups.append((hidden, left_out, substitutes, page))
+            groups.append((hidden, left_out, substitutes, page, above))
         elif mark == "}" and groups:
-            hidden, left_out, substitutes, page = groups.pop()
+            hidden, left_out, substitutes, page, above = groups.pop()
         elif mark == "\\*":
             starred = True  # a group that a reader may leave out; the next word says which
             continue
@@ -169,8 +172,11 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         elif starred or word in destinations:
             left_out = True
         starred = False
+        if word in ("super", "nosupersub", "sub", "plain"):
+            above = word == "super" and value not in _RTF_OFF
         if said and not left_out and (not hidden or said[0] in "\n|"):  # hidden marks keep lines and cells apart
             yield said
+            before = said
 
 
 def _sign(field: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, unread, within
+from infra.sources.base import Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import SYMBOL, clean
 from infra.sources.office import OfficeArchive, attribute, child, integer, local_name, not_read, opened
 
@@ -141,7 +141,10 @@ class _Text:
             elif name == "AlternateContent":
                 self._inline(_chosen(part), words)
             elif name not in _WORDS:
+                start = len(words)
                 self._inline(part, words)
+                if attribute(child(child(part, "rPr"), "vertAlign"), "val") == "superscript":
+                    words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
             elif "code" not in self._fields:
                 words.append(_word(part))
 

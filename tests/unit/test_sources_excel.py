@@ -8,6 +8,8 @@ import openpyxl
 import openpyxl.chart
 import openpyxl.comments
 import pytest
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
 
 from infra.sources import parse
 from infra.sources.excel import shown
@@ -107,6 +109,14 @@ def test_a_workbook_is_its_sheets_with_cells_in_their_columns(tmp_path):
     (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
     assert document.title == "Rates"
     assert document.text.splitlines() == ["One", "", "rate\t\t7.5%", "TRUE", "", "Two", "", "\tline break"]
+
+
+def test_powers_are_no_digits_of_their_number(tmp_path):
+    book = openpyxl.Workbook()
+    book.active["A1"] = CellRichText("10", TextBlock(InlineFont(vertAlign="superscript"), "6"), " units")
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.text == "10^6 units"
 
 
 def test_comments_are_read_and_charts_are_said(tmp_path):

@@ -56,6 +56,11 @@ def test_headers_stand_before_the_body_and_text_boxes_after_their_paragraph():
     assert text(p(f"Body{box}"), styles=masters).split("\n") == ["Draft", "Body", "In the box", "Page 1"]
 
 
+def test_powers_are_no_digits_of_their_number():
+    style = '<style:style style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
+    assert text(p('10<text:span text:style-name="T1">6</text:span> m'), automatic=style) == "10^6 m"
+
+
 def test_hidden_text_is_left_out():
     style = '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
     body = p('The term is <text:span text:style-name="H">two </text:span>three years.')

@@ -34,6 +34,12 @@ def test_tables_have_rows():
     assert document.text == "Rent\t900\nTerm\ttwo years"
 
 
+def test_powers_are_no_digits_of_their_number():
+    power = "<a:r><a:rPr baseline='30000'/><a:t>6</a:t></a:r>"
+    document = parsed(pptx({"s": f"<p:sp><a:p><a:r><a:t>about 10</a:t></a:r>{power}</a:p></p:sp>"}))
+    assert document.text == "about 10^6"
+
+
 def test_comments_notes_and_diagrams_follow_their_slide():
     notes = f"<p:cSld><p:spTree>{shape('3', place='sldNum')}{shape('Say this', place='body')}</p:spTree></p:cSld>"
     beside = {

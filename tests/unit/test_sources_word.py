@@ -149,6 +149,12 @@ def test_special_characters_are_characters():
     assert text(paragraph(run("seen") + hidden)) == "seen"
 
 
+def test_powers_are_no_digits_of_their_number():
+    power = "<w:r><w:rPr><w:vertAlign w:val='superscript'/></w:rPr><w:t>{}</w:t></w:r>"
+    body = run("10") + power.format("-") + power.format("6") + run(" m") + power.format("2") + run(" on the 1")
+    assert text(paragraph(body + power.format("st"))) == "10^-6 m2 on the 1st"
+
+
 def test_signs_of_the_font_symbol_are_what_it_shows():
     signs = "".join(f'<w:r><w:sym w:font="Symbol" w:char="{code}"/></w:r>' for code in ("F0B3", "00B1"))
     typed = '<w:r><w:rPr><w:rFonts w:ascii="Symbol"/></w:rPr><w:t>{}</w:t></w:r>'
