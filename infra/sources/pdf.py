@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, joined_pages, within
+from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
 from memagent.errors import SourceError
 
@@ -37,10 +37,12 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         if getattr(error, "err_code", None) == _PASSWORD_ERROR:
             raise SourceError("encrypted", "it asks for a password; save it without one") from error
         raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
+    document.init_forms()  # values of which the file has no picture
     read = _Read(document)
     try:
         text, starts = joined_pages(list(within(request.allowance, read.pages())))
         title = clean(document.get_metadata_dict().get("Title") or "")
+        beside = unread({"attachment": document.count_attachments(), "comment": read.comments})
         form = document.get_formtype()
     finally:
         document.close()
@@ -49,7 +51,7 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     if blank(text):
         how = "OCR found none either" if _ocr_is_there() else "pip install 'memagent[ocr]', or run OCR on it first"
         raise SourceError("no-text", f"its pages have no text, only images; {how}")
-    yield Parsed(text, title, "application/pdf", page_starts=starts, warnings=read.warnings())
+    yield Parsed(text, title, "application/pdf", page_starts=starts, warnings=(*read.warnings(), *beside))
 
 
 class _Read:
@@ -57,10 +59,12 @@ class _Read:
         self._document = document
         self._by_ocr: list[int] = []
         self._not_read: list[int] = []
+        self.comments = 0  # on the pages so far
 
     def pages(self) -> Iterator[str]:
         for index in range(len(self._document)):
-            text = page_text(self._document, index)
+            text, comments = _page(self._document, index)
+            self.comments += comments
             if is_picture(self._document[index], text):
                 found = _by_ocr(self._document[index]) if _ocr_is_there() else ""
                 if len(found) > len(text):
@@ -90,10 +94,16 @@ def _ranges(numbers: list[int]) -> str:
 
 def page_text(document: Any, index: int) -> str:
     """Return the text of a page, as it stands in the document's text. Raises SourceError: ``broken``."""
+    return _page(document, index)[0]
+
+
+def _page(document: Any, index: int) -> tuple[str, int]:
+    """Return the text of a page, and how many comments it has."""
     import pypdfium2
 
     try:
         page = document[index]
+        comments = _comments(page)
         # Else the values of forms and free-text notes are no text of the page.
         pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
         page.close()
@@ -102,18 +112,36 @@ def page_text(document: Any, index: int) -> str:
         page.close()
     except pypdfium2.PdfiumError as error:
         raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
-    return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n")
+    return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments
+
+
+def _comments(page: Any) -> int:
+    """Return how many notes, and remarks on marked text, readers wrote on a page."""
+    from pypdfium2 import raw
+
+    kinds = (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_CARET, *range(raw.FPDF_ANNOT_HIGHLIGHT, raw.FPDF_ANNOT_STAMP))
+    notes = [raw.FPDFPage_GetAnnot(page, index) for index in range(raw.FPDFPage_GetAnnotCount(page))]
+    # An empty text has the two bytes of its end.
+    said = [note for note in notes if raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0) > 2]
+    count = sum(raw.FPDFAnnot_GetSubtype(note) in kinds for note in said)
+    for note in notes:
+        raw.FPDFPage_CloseAnnot(note)
+    return count
 
 
 def is_picture(page: Any, text: str) -> bool:
-    """Whether a page with a text layer `text` is a picture: one covers half of it, and there is hardly any text."""
+    """Whether a page with a text layer `text` is a picture: there is hardly any text, and pictures cover half of it.
+
+    A scanner may have cut a page into strips.
+    """
     import pypdfium2
 
     if len(text) >= _FEW_CHARS:
         return False
     width, height = page.get_size()
     pictures = (one.get_bounds() for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]))
-    return any((right - left) * (top - bottom) >= width * height / 2 for left, bottom, right, top in pictures)
+    covered = sum((right - left) * (top - bottom) for left, bottom, right, top in pictures)
+    return bool(covered >= width * height / 2)
 
 
 @lru_cache(maxsize=1)

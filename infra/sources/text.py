@@ -71,7 +71,6 @@ _RTF_PAGES = {
     "mac_chinesetrad": "big5hkscs",
 }
 """Code pages that Python has under other names; 0 is that of the system that wrote the file."""
-_SYMBOL_PAGE = "symbol"
 _RTF_OFF = ("0", "-0")
 _RTF_HEAD = 2**16
 """Characters in which the title stands, before the text."""
@@ -90,8 +89,8 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     head, (whole, after) = source[:_RTF_HEAD], _first_group(source)
     charsets = _RTF_CHARSET.findall(font_table_group(whole))
     pages = {font: _known_page(charset_map.get(int(charset), "")) for font, charset in charsets}
-    pages |= dict.fromkeys(_RTF_SYMBOL.findall(font_table_group(whole)), _SYMBOL_PAGE)
-    whole = _RTF_SIGN.sub(_sign, whole)
+    pages |= dict.fromkeys(_RTF_SYMBOL.findall(font_table_group(whole)), "symbol")
+    whole = _RTF_SIGN.sub(lambda field: rf"{{\uc1\u{ord(SYMBOL.get(int(field[1]), '�'))}?}}", whole)
     try:
         text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages))
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
@@ -141,7 +140,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             skip = max(0, skip - len(data))
             continue
         if letters:
-            text = _decoded(letters, page)
+            text = letters.decode("latin-1").translate(SYMBOL) if page == "symbol" else letters.decode(page, "replace")
             yield raised(text, before) if above else text
             before = text
             letters.clear()
@@ -164,7 +163,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             substitutes = max(0, int(value or 1))
         elif word == "u" and value:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), substitutes
-            said = said.translate(SYMBOL) if page == _SYMBOL_PAGE else said
+            said = said.translate(SYMBOL) if page == "symbol" else said
         if word in _RTF_READ:
             said = _RTF_READ[word]
             # The first half of a text that is there twice is ASCII, the second one Unicode.
@@ -177,15 +176,6 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         if said and not left_out and (not hidden or said[0] in "\n|"):  # hidden marks keep lines and cells apart
             yield said
             before = said
-
-
-def _sign(field: re.Match[str]) -> str:
-    sign = SYMBOL.get(int(field[1]), "\ufffd")
-    return rf"{{\uc1\u{ord(sign)}?}}"
-
-
-def _decoded(letters: bytes, page: str) -> str:
-    return letters.decode("latin-1").translate(SYMBOL) if page == _SYMBOL_PAGE else letters.decode(page, "replace")
 
 
 def _known_page(name: str) -> str:

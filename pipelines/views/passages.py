@@ -288,6 +288,7 @@ def draw(request: PageRequest, raw: BinaryIO) -> PagePicture:
     _, codec = split_codec(request.source)
     with decompressed(raw, codec, _MOST_BYTES, _MOST_RATIO) as stream:
         document = pypdfium2.PdfDocument(stream.read())
+    document.init_forms()
     index = request.page - 1
     text = page_text(document, index) if index < len(document) else ""
     if index >= len(document) or (not is_picture(document[index], text) and text_hash(text) != request.page_hash):

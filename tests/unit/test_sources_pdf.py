@@ -1,0 +1,63 @@
+"""PDF: values of forms, pages in strips, and what is said of comments and attachments."""
+
+import io
+
+from infra.sources.base import Parsed, ParseRequest
+from infra.sources.pdf import parse_pdf
+from memagent.config import IngestConfig
+
+_FONT = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
+_STRIP = "<</Type/XObject/Subtype/Image/Width 1/Height 1/ColorSpace/DeviceGray/BitsPerComponent 8>>"
+
+
+def stream(content: str, head: str = "<<>>") -> str:
+    return f"{head[:-2]}/Length {len(content)}>>\nstream\n{content}\nendstream"
+
+
+def parsed(content: str, page: str = "", catalog: str = "", *objects: str) -> Parsed:
+    """A first page of text and a second one of a content; objects are numbered from 8."""
+    pages = "/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F 6 0 R>>/XObject<</I 7 0 R>>>>"
+    written = [
+        f"<</Type/Catalog/Pages 2 0 R{catalog}>>",
+        "<</Type/Pages/Kids[3 0 R 4 0 R]/Count 2>>",
+        f"<</Type/Page{pages}/Contents 5 0 R>>",
+        f"<</Type/Page{pages}/Contents {8 + len(objects)} 0 R{page}>>",
+        stream("BT /F 12 Tf 50 700 Td (First page.) Tj ET"),
+        _FONT,
+        stream("x", _STRIP),
+        *objects,
+        stream(content),
+    ]
+    out, places = b"%PDF-1.7\n", []
+    for number, one in enumerate(written, 1):
+        places.append(len(out))
+        out += f"{number} 0 obj\n{one}\nendobj\n".encode()
+    rows = "".join(f"{place:010} 00000 n \n" for place in places)
+    out += f"xref\n0 {len(written) + 1}\n0000000000 65535 f \n{rows}trailer\n".encode()
+    out += f"<</Size {len(written) + 1}/Root 1 0 R>>\nstartxref\n{out.rindex(b'xref')}\n%%EOF".encode()
+    (document,) = parse_pdf(io.BytesIO(out), ParseRequest("a.pdf", IngestConfig()))
+    return document
+
+
+def test_values_of_a_form_are_read_that_the_file_has_no_picture_of():
+    field = "<</Type/Annot/Subtype/Widget/FT/Tx/T(name)/V(Ann Smith)/DA(/F 12 Tf 0 g)/Rect[50 600 300 620]/F 4>>"
+    form = "/AcroForm<</NeedAppearances true/Fields[8 0 R]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
+    document = parsed("BT /F 12 Tf 50 700 Td (Name:) Tj ET", "/Annots[8 0 R]", form, field)
+    assert document.text.split() == "First page. Name: Ann Smith".split() and document.warnings == ()
+
+
+def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
+    monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: False)
+    strips = " ".join(f"q 600 0 0 80 0 {80 * row} cm /I Do Q" for row in range(10))
+    assert parsed(strips).warnings == ("part not read: page 2 (a picture)",)
+    assert parsed("q 600 0 0 80 0 0 cm /I Do Q").warnings == ()
+
+
+def test_comments_and_attachments_are_said():
+    note = "<</Type/Annot/Subtype/{}/Rect[10 10 30 30]/Contents({})/QuadPoints[10 30 30 30 10 10 30 10]>>"
+    notes = [note.format("Text", "Reject this"), note.format("Highlight", "Why?"), note.format("Highlight", "")]
+    notes.append(note.format("Link", "To the site"))
+    file = "<</Type/Filespec/F(a.txt)/EF<</F 7 0 R>>>>"
+    names = "/Names<</EmbeddedFiles<</Names[(a.txt) 12 0 R]>>>>"
+    document = parsed("BT /F 12 Tf 50 700 Td (Fee) Tj ET", "/Annots[8 0 R 9 0 R 10 0 R 11 0 R]", names, *notes, file)
+    assert document.warnings == ("part not read: 1 attachment; 2 comments",)
