@@ -20,6 +20,8 @@ _HIDDEN = frozenset(
 )
 _BREAKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _WORDS = frozenset({"t", "sym", *_BREAKS})
+_MATH = {"f": "", "num": "", "den": "/", "sup": "^", "sub": "_", "lim": "_", "rad": "√", "d": ""}
+"""Parts of equations (22.1), and what stands before each on a line."""
 _NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes", "commentReference": "comments"}
 _NOTE_LABELS = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 _TICKED, _EMPTY = "☒", "☐"
@@ -140,7 +142,15 @@ class _Text:
                 self._asides += [line for line in lines if line.strip()]
             elif name == "AlternateContent":
                 self._inline(_chosen(part), words)
+            elif name in _MATH:
+                own: list[str] = []
+                self._inline(part, own)
+                words.append(_MATH[name] + _bracketed("".join(own), part) if any(own) else "")
+            elif name == "textpath":  # a watermark, or other lettering
+                self._asides += filter(None, [attribute(part, "string")])
             elif name not in _WORDS:
+                if name == "nary":
+                    words.append(attribute(child(child(part, "naryPr"), "chr"), "val") or "∫")
                 start = len(words)
                 self._inline(part, words)
                 if attribute(child(child(part, "rPr"), "vertAlign"), "val") == "superscript":
@@ -315,6 +325,15 @@ def _word(element: Any) -> str:
         font = attribute(child(child(element.getparent(), "rPr"), "rFonts"), "ascii")
         return _glyphs(element.text or "", font)
     return _BREAKS[local_name(element)]
+
+
+def _bracketed(said: str, part: Any) -> str:
+    """Return a part of an equation in its brackets; one that is no delimiter has them unless it is short."""
+    if local_name(part) != "d":
+        return said if len(said) == 1 or said.replace(".", "").isdecimal() else f"({said})"
+    given = [child(child(part, "dPr"), name) for name in ("begChr", "endChr")]
+    left, right = (attribute(one, "val") if one is not None else usual for one, usual in zip(given, "()", strict=True))
+    return f"{left}{said}{right}"
 
 
 def _form_value(mark: Any) -> str:

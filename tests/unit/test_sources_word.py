@@ -155,6 +155,25 @@ def test_powers_are_no_digits_of_their_number():
     assert text(paragraph(body + power.format("st"))) == "10^-6 m2 on the 1st"
 
 
+def test_equations_are_said_on_a_line():
+    def part(name: str, inside: str) -> str:
+        return f"<m:{name}>{inside if '<' in inside else f'<m:r><m:t>{inside}</m:t></m:r>'}</m:{name}>"
+
+    half = part("f", part("num", "1") + part("den", "2"))
+    power = part("sSup", part("e", "10") + part("sup", "-6"))
+    both = part("d", part("e", "a+b")) + part("rad", "<m:deg/>" + part("e", "c"))
+    bare = '<m:d><m:dPr><m:begChr m:val="["/><m:endChr m:val=""/></m:dPr>' + part("e", "d") + "</m:d>"
+    total = '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr>' + part("sub", "i=1") + "</m:nary>"
+    assert text(paragraph(run("x = 1") + half + power + both + bare)) == "x = 1(1/2)10^(-6)(a+b)√c[d"
+    assert text(paragraph(total + part("nary", part("e", "x")))) == "∑_(i=1)∫x"
+
+
+def test_a_watermark_is_read_with_its_header():
+    mark = '<w:r><w:pict><w:textpath string="CONFIDENTIAL"/></w:pict></w:r>'
+    body = paragraph(run("Dear all")) + '<w:sectPr><w:headerReference r:id="header1"/></w:sectPr>'
+    assert text(body, {"header1": paragraph(mark)}).splitlines() == ["CONFIDENTIAL", "Dear all"]
+
+
 def test_signs_of_the_font_symbol_are_what_it_shows():
     signs = "".join(f'<w:r><w:sym w:font="Symbol" w:char="{code}"/></w:r>' for code in ("F0B3", "00B1"))
     typed = '<w:r><w:rPr><w:rFonts w:ascii="Symbol"/></w:rPr><w:t>{}</w:t></w:r>'
