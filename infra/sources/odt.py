@@ -17,10 +17,10 @@ from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.oasis.opendocument.text"
 _HIDDEN = frozenset(
-    {"tracked-changes", "sequence-decls", "variable-decls", "user-field-decls", "forms", "hidden-text", "ruby-text"}
+    "tracked-changes sequence-decls variable-decls user-field-decls forms hidden-text ruby-text script desc".split()
 )
 _BREAKS = {"tab": "\t", "line-break": "\n"}
-_ASIDES = {"note": "Footnote", "annotation": "Comment", "text-box": ""}
+_ASIDES = {"note": "Footnote", "annotation": "Comment"} | dict.fromkeys(("text-box", "custom-shape", "rect"), "")
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_REPEATED = 63
 """Cells and blanks that one element may stand for."""
@@ -49,9 +49,9 @@ def _lines(body: Any, parts: dict[str, Any]) -> Iterator[str]:
     styles = [one for name in ("styles.xml", "content.xml") if name in parts for one in parts[name].iter()]
     numbers = _Numbers(styles)
     looks = {attribute(one, "name"): _look(one) for one in styles if local_name(one) == "style"}
-    beside = [one for one in styles if local_name(one) in ("header", "footer")]
+    beside = [one for one in styles if local_name(one).startswith(("header", "footer"))]  # also of first pages
     for kind in ("header", "body", "footer"):
-        for part in [body] if kind == "body" else [one for one in beside if local_name(one) == kind]:
+        for part in [body] if kind == "body" else [one for one in beside if local_name(one).startswith(kind)]:
             lines = _Text(numbers, looks).blocks(part)
             yield from lines if kind == "body" else (line for line in lines if line.strip())
 
@@ -116,7 +116,7 @@ class _Text:
     def _inline(self, element: Any, words: list[str]) -> None:
         words.append(" ".join((element.text or "").split("\n")))
         for part in element:
-            name = local_name(part)
+            name = "desc" if ":svg-" in str(part.tag) else local_name(part)  # a picture has a title that is not shown
             if name in _BREAKS:
                 words.append(_BREAKS[name])
             elif name == "s":

@@ -61,6 +61,18 @@ def test_powers_are_no_digits_of_their_number():
     assert text(p('10<text:span text:style-name="T1">6</text:span> m'), automatic=style) == "10^6 m"
 
 
+def test_headers_of_first_and_left_pages_are_read():
+    kinds = ("header", "header-first", "footer-left")
+    masters = "".join(f"<style:{kind}><text:p>{kind}</text:p></style:{kind}>" for kind in kinds)
+    assert text(p("Body"), styles=masters).split("\n") == ["header", "header-first", "Body", "footer-left"]
+
+
+def test_a_shape_stands_after_its_paragraph_without_what_says_what_is_drawn():
+    shape = "<draw:custom-shape><svg:title>Box</svg:title><text:p>One</text:p><text:p>Two</text:p></draw:custom-shape>"
+    picture = "<draw:frame><draw:image/><svg:title>T</svg:title><svg:desc>A tree</svg:desc></draw:frame>"
+    assert text(p(f"Be{shape}fo{picture}re")).split("\n") == ["Before", "One", "Two"]
+
+
 def test_hidden_text_is_left_out():
     style = '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
     body = p('The term is <text:span text:style-name="H">two </text:span>three years.')
