@@ -145,7 +145,10 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
             yield from _texts(inner, request, attached)
     elif kind in ("text/plain", "text/html", "text/calendar") and part.get_content_disposition() != "attachment":
         text = _text(part, request)
-        yield "\n".join(": ".join(found) for found in _CALENDAR.findall(text)) if kind == "text/calendar" else text
+        if kind == "text/calendar":
+            unfolded = re.sub(r"\n[ \t]", "", text)  # a long line goes on in the next one (RFC 5545, 3.1)
+            text = "\n".join(map(": ".join, _CALENDAR.findall(unfolded)))
+        yield text
     elif kind != "application/pkcs7-signature" or part.get_filename():
         logo = kind.startswith("image/") and part.get_content_disposition() != "attachment"
         size = len(part.get_payload()) if isinstance(part.get_payload(), str) else 0
@@ -168,6 +171,8 @@ def _text(body: Any, request: ParseRequest) -> str:
     if not isinstance(data, bytes):
         return ""
     charset = body.get_content_charset()
+    if body.get_content_subtype() == "html" and not charset:
+        return _page(data, request)  # what the page says of itself counts
     text, _ = decode(data, charset) if data else ("", "")
     return _page(text.encode(), request) if body.get_content_subtype() == "html" else text
 

@@ -6,7 +6,7 @@ import pytest
 
 from infra.sources import parse
 from infra.sources.base import Parsed, ParseRequest, Refused
-from infra.sources.mail import parse_mbox, parse_msg
+from infra.sources.mail import parse_eml, parse_mbox, parse_msg
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 from tests.support.outlook import msg
@@ -106,6 +106,23 @@ def test_what_is_attached_to_any_form_of_a_body_is_named(tmp_path, body, text, w
     (tmp_path / "a.eml").write_text(f"Subject: s\nMIME-Version: 1.0\n{body}")
     (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
     assert document.text == f"Subject: s\n\n{text}" and len(document.warnings) == warnings
+
+
+def mail(kind: str, content: bytes) -> str:
+    head = f"From: a@example.org\r\nSubject: S\r\nContent-Type: {kind}\r\n\r\n"
+    (document,) = parse_eml(io.BytesIO(head.encode() + content), REQUEST)
+    return document.text.partition("\n\n")[2]
+
+
+def test_long_lines_of_an_invitation_are_read_in_full():
+    lines = b"BEGIN:VEVENT\r\nSUMMARY:Board\r\nDESCRIPTION:Bring the \r\n signed lea\r\n\tse\r\nLOCATION:Room 5\r\n"
+    said = ["SUMMARY: Board", "DESCRIPTION: Bring the signed lease", "LOCATION: Room 5"]
+    assert mail("text/calendar; charset=utf-8", lines).splitlines() == said
+
+
+def test_a_page_says_its_own_encoding_where_the_mail_does_not():
+    page = b"<meta charset=koi8-r><p>" + "Да".encode("koi8-r")
+    assert mail("text/html", page) == "Да"
 
 
 def test_a_mail_that_is_none_is_a_row_that_failed(tmp_path):
