@@ -57,9 +57,9 @@ _RTF_READ = {
 }
 """Groups with text of the document that are among striprtf's `destinations`, and what stands for their mark."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
-_RTF_SYMBOL = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b(?:(?!\\f\d)[^;])*\bSymbol;", re.DOTALL)
+_RTF_SYMBOL = re.compile(r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*\bSymbol;", re.DOTALL)
 _RTF_SIGN = re.compile(
-    r"""\{\\\*\\fldinst\s*\{?[^{}]*\bSYMBOL (\d{1,3}) \\\\f "?Symbol\b[^{}]*\}?\}"""
+    r"""\{\\\*\\fldinst\b(?:[^{}]*\{)?[^{}]*\bSYMBOL (\d{1,3}) \\\\f "?Symbol\b[^{}]*\}?\}"""
     r"""(?=\s*\{\\fldrslt\s*\{?(?:\\[a-z]+-?\d*\s?)*\})"""
 )
 """A field for a sign of the font Symbol, whose result says its look alone."""
