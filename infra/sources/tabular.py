@@ -116,7 +116,7 @@ def parse_csv(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refu
                 detail = f"{where}: {len(fields)} fields, and the header has {len(columns)}"
                 yield Refused(str(number), "ragged", detail)
             elif any(_BAD_BYTE.search(field) for field in fields):
-                yield Refused(str(number), "encoding", f"it has bytes that are not {encoding}")
+                yield Refused(str(number), "encoding", f"{where}: it has bytes that are not {encoding}")
             elif fields:  # else an empty line between rows
                 yield reader.read(number, dict(zip(columns, fields, strict=True)))
 
@@ -249,6 +249,8 @@ def _header(lines: Sequence[str], text_column: str) -> tuple[str, list[str]]:
     for delimiter in _DELIMITERS:
         with suppress(csv.Error):
             columns = [" ".join(name.split()) for name in next(csv.reader(lines, delimiter=delimiter), [])]
+            if columns.count(text_column) > 1:
+                raise SourceError("no-column", f"several columns are called {text_column!r}: rename all but one")
             if text_column in columns:
                 return delimiter, columns
     line = "".join(lines[:1])[:200].strip()

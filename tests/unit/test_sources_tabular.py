@@ -86,3 +86,16 @@ def test_quotes_that_open_and_close_on_each_line_take_no_square_of_the_lines(tmp
     begun = time.process_time()
     found = list(parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig()))
     assert all(isinstance(record, Refused) for record in found) and time.process_time() - begun < 5
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text,text\n1,The fox sleeps.,The owl wakes.\n")
+    with pytest.raises(SourceError, match="several columns are called 'text': rename all but one"):
+        list(parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig()))
+
+
+def test_a_row_with_bytes_of_another_encoding_is_named_by_its_line(tmp_path):
+    good = 'text\n"Caf\xe9\nis open"\n'.encode() + b"good\n" * 5
+    (tmp_path / "a.csv").write_bytes(good + b"bad \xff\xfe\n" + "Gr\xfc\xdfe aus K\xf6ln\n".encode() * 40)
+    refused = [row for row in parse(str(tmp_path / "a.csv"), "a.csv", IngestConfig()) if isinstance(row, Refused)]
+    assert [row.detail for row in refused] == ["line 9: it has bytes that are not utf-8"]
