@@ -11,6 +11,9 @@ import zlib
 from datetime import timedelta
 from typing import TypedDict
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from infra.maintenance.lineage import (
     Erased,
     erase_from_part,
@@ -24,9 +27,10 @@ from infra.maintenance.lineage import (
 from infra.models import cache_folder
 from infra.store.corpora import check_name, forgotten
 from infra.store.delta import Table
+from infra.store.documents import current_documents, current_sources
 from infra.store.location import Corpus, Store
 from infra.store.runs import forget_rollups
-from infra.store.schemas import TABLES
+from infra.store.schemas import TABLES, now
 from memagent.errors import MemagentError, UsageError
 
 JOURNAL = "forgetting.json"
@@ -178,7 +182,7 @@ def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:
         ("documents", "doc_id", forgetting["doc_ids"]),
         # Documents that are gone had these texts, and those that stay may have had them once.
         ("documents", "content_hash", forgetting["content_hashes"]),
-        ("sources", "source", forgetting["sources"]),
+        ("sources", "source", _emptied_sources(corpus, forgetting)),
         ("segmented", "part", forgetting["parts"]),  # the other documents of the part are segmented again
         ("answers", "reading_id", forgetting["reading_ids"]),
         ("feedback", "reading_id", forgetting["reading_ids"]),
@@ -186,6 +190,21 @@ def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:
         ("quarantine", "item", _items(corpus, forgetting)),
     ):
         erase_rows(corpus, table, column, values)
+
+
+def _emptied_sources(corpus: Corpus, forgetting: Forgetting) -> set[str]:
+    """Return the sources that have no document which stays. The others count as not read from now on: the next ingest
+    compares them with their documents, and would take a source without a row for new.
+    """
+    documents, known = current_documents(corpus, ["source", "doc_id"], ordered=False), current_sources(corpus)
+    others = pc.invert(pc.is_in(documents["doc_id"], value_set=pa.array(forgetting["doc_ids"], pa.string())))
+    kept = set(documents.filter(others)["source"].to_pylist()).intersection(forgetting["sources"])
+    rows = known.filter(pc.is_in(known["source"], value_set=pa.array(sorted(kept), pa.string()))).to_pylist()
+    Table(corpus.store, "sources").append(
+        {**row, "source_stamp": "", "documents": 0, "seen_at": max(now(), row["seen_at"] + timedelta(microseconds=1))}
+        for row in rows
+    )
+    return set(forgetting["sources"]) - kept
 
 
 def _items(corpus: Corpus, forgetting: Forgetting) -> set[str]:

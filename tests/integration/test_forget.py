@@ -94,6 +94,46 @@ def test_a_forgotten_document_is_in_no_file_and_does_not_come_back(store, tmp_pa
     assert {row["document"]: row["answer"] for row in answer_table(config, "c", left["run_id"])} == kept
 
 
+@pytest.mark.parametrize("then", ["goes", "loses a row"])
+def test_rows_that_stay_are_known_to_be_of_their_file(tmp_path, model_folder, then):
+    folder, store = tmp_path / "docs", Store(str(tmp_path / "store"))
+    config = load_config(store=store.url, sets=["ingest.id_column='id'"])
+    write_archive(folder, count=1)
+    rows = [json.dumps({"id": name, "text": f"{name} has a text of its own"}) for name in ("ogilvie", "heron", "otter")]
+    (folder / "t.jsonl").write_text("\n".join(rows))
+    corpus = Corpus(store, "c")
+    ingest(corpus, [str(folder)], config, "first")
+    forget("c", config, [("doc_id", "*#ogilvie")])
+    if then == "goes":
+        (folder / "t.jsonl").unlink()
+    else:
+        (folder / "t.jsonl").write_text("\n".join(rows[:2]))
+    summary = ingest(corpus, [str(folder)], config, "second")
+    left = current_documents(corpus, ["doc_id"])["doc_id"].to_pylist()
+    assert left == (["doc0.txt"] if then == "goes" else ["doc0.txt", "t.jsonl#heron"])
+    assert (summary["deleted"], summary["excluded"], summary["new"]) == ((1, 0, 0) if then == "goes" else (0, 1, 0))
+
+
+def test_a_file_in_the_place_of_a_forgotten_one_that_had_moved_stays_one_document(tmp_path):
+    inbox, archive, store = tmp_path / "inbox", tmp_path / "archive", Store(str(tmp_path / "store"))
+    config, corpus = load_config(store=store.url), Corpus(store, "c")
+    inbox.mkdir()
+    for name in ("report.txt", "other.txt"):
+        (inbox / name).write_text(f"{name} of January")
+    write_archive(archive, count=1)
+    sources = [str(inbox), str(archive)]
+    ingest(corpus, sources, config, "first")
+    (inbox / "report.txt").rename(archive / "report.txt")
+    ingest(corpus, sources, config, "second")
+    (inbox / "report.txt").write_text("the report of February")
+    ingest(corpus, sources, config, "third")
+    forget("c", config, [("doc_id", "report.txt")])
+    again = ingest(corpus, sources, config, "fourth")
+    assert (again["new"], again["changed"], again["excluded"]) == (0, 1, 1)
+    left = current_documents(corpus, ["doc_id"])["doc_id"].to_pylist()
+    assert sorted(left) == ["doc0.txt", "inbox/report.txt", "other.txt"] and check("c", config)["found"] == {}
+
+
 STEPS = ("forgotten", "erase_rows", "erase_from_part", "forget_rollups", "_delete_copies", "find_texts")
 
 
