@@ -108,7 +108,8 @@ def news(asked: Target, config: Config) -> str:
     Sources are listed, and none is opened.
     """
     known = current_sources(asked.corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
-    plan = make_plan(list(asked.sources), known.filter(pc.not_equal(known["state"], "deleted")), config.ingest)
+    there = known.filter(pc.not_equal(known["state"], "deleted"))
+    plan = make_plan(list(asked.sources), there, config.ingest, sources_of(asked.corpus))
     if not plan.work.num_rows and not plan.gone.num_rows:
         return ""
     return stable_hash(*(plan.work[name].to_pylist() for name in ("source", "stamp")), plan.gone["source"].to_pylist())

@@ -4,7 +4,7 @@ Sources are compared as Arrow columns: a folder or bucket may hold millions of t
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,17 +46,20 @@ class IngestPlan:
     """Ids of the sources that were read earlier and are now no readable files."""
 
 
-def make_plan(sources: list[str], earlier: pa.Table, options: IngestConfig) -> IngestPlan:
+def make_plan(
+    sources: list[str], earlier: pa.Table, options: IngestConfig, remembered: Collection[str] = ()
+) -> IngestPlan:
     """List the sources and compare them with what earlier runs have read.
 
     Args:
         earlier: the newest row of each source (`infra.store.schemas.SOURCES`), without those that are gone already.
         options: which columns a table is read by.
+        remembered: those of the sources that the corpus has.
 
-    Raises UsageError: a source does not exist or matches nothing.
+    Raises UsageError: any other source does not exist or matches nothing.
     """
     earlier = earlier.select(_EARLIER.names).cast(_EARLIER).combine_chunks()
-    listing = list_sources(sources, lambda: _values(earlier["source"]))
+    listing = list_sources(sources, lambda: _values(earlier["source"]), remembered)
     unusable = pa.array([bad.source for bad in listing.unusable], pa.large_string())
     listed = _with_options(listing.take_found(), options)
     row = pc.index_in(listed["source"], value_set=_array(earlier["source"]))

@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -60,7 +60,11 @@ _Names = Callable[[], Iterable[str]]
 _MAGIC = re.compile(r"[*?\[]")
 
 
-def list_sources(arguments: list[str], earlier: _Names = tuple) -> Listing:
+class _NotThereError(UsageError):
+    """A source does not exist, or matches nothing, and no document is kept of it."""
+
+
+def list_sources(arguments: list[str], earlier: _Names = tuple, remembered: Collection[str] = ()) -> Listing:
     """Find everything that `arguments` name, each file once, in a stable order.
 
     Folders are read recursively; of one that is a Delta table, the files of its newest version. Links to files are
@@ -70,8 +74,10 @@ def list_sources(arguments: list[str], earlier: _Names = tuple) -> Listing:
     Args:
         arguments: folders, globs (``*``, ``?``, ``[..]``, ``**``), files, and ``s3://`` URLs of each kind.
         earlier: returns the names of the sources that an earlier run has read; that one of them is gone is no error.
+        remembered: those of the arguments that the corpus has. Their files may have been deleted, moved or forgotten
+            long ago, and nobody can take a source out of a corpus: that they are not there is no error.
 
-    Raises UsageError: a source does not exist or matches nothing.
+    Raises UsageError: any other source does not exist or matches nothing.
     """
     if not arguments:
         raise UsageError("no sources: give folders, globs, files or s3:// URLs")
@@ -79,12 +85,16 @@ def list_sources(arguments: list[str], earlier: _Names = tuple) -> Listing:
     for argument in arguments:
         if not argument.strip():
             raise UsageError("a source is empty: give a folder, a glob, a file or an s3:// URL")
-        if argument.startswith("s3://"):
-            _list_s3(argument, listing, earlier)
-        elif "://" in argument:
-            raise UsageError(f"source {argument!r}: give a folder, a glob, a file or an s3:// URL")
-        else:
-            _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
+        try:
+            if argument.startswith("s3://"):
+                _list_s3(argument, listing, earlier)
+            elif "://" in argument:
+                raise UsageError(f"source {argument!r}: give a folder, a glob, a file or an s3:// URL")
+            else:
+                _list_local(os.path.abspath(os.path.expanduser(argument)), argument, listing, earlier)
+        except _NotThereError:
+            if argument not in remembered:
+                raise
     listing.end()
     return listing
 
@@ -110,7 +120,7 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
         elif shown in known:
             listing.covers.append(lambda source: source == shown)
         else:
-            raise UsageError(f"source {argument!r}: no such file or folder")
+            raise _NotThereError(f"source {argument!r}: no such file or folder")
         return
     base, pattern = _split_glob(path)
     matches = re.compile(glob_translate(pattern)).match
@@ -124,7 +134,8 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
     if is_there:
         _walk(base, lambda relative: matches(relative) is not None, depth, listing)
     if not _cover(shown, covers, listing, before, earlier):
-        raise UsageError(f"source {argument!r}" + (" matches no file" if is_there else f": there is no folder {base}"))
+        missing = " matches no file" if is_there else f": there is no folder {base}"
+        raise _NotThereError(f"source {argument!r}{missing}")
 
 
 def _cover(
@@ -138,11 +149,12 @@ def _cover(
     unusable = {bad.source for bad in listing.unusable}
     if listing.count > before[0]:
         listing.covers.append(covers)
-    elif any(covers(source) for source in earlier() if source not in unusable) and shown not in unusable:
+    elif any(covers(source) for source in earlier() if source not in {*unusable, shown}) and shown not in unusable:
         detail = "it has no file any more; its documents are kept, and `memagent forget` deletes them"
         listing.unusable.append(Unusable(shown, "empty-source", detail))
-    else:
-        return len(listing.unusable) > before[1]
+    elif len(listing.unusable) == before[1]:
+        listing.covers.append(lambda source: source == shown)  # what was said of it in an earlier run is over
+        return False
     return True
 
 
@@ -213,13 +225,16 @@ def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
             count, as_key = _add_s3(url, url.rstrip("/") + "/", "", listing)
             covers = as_key if count else covers
     except FileNotFoundError as error:
-        raise UsageError(f"source {url!r}: there is no such bucket") from error
+        if not any(source.startswith(quoted(prefix)) for source in earlier()):
+            raise _NotThereError(f"source {url!r}: there is no such bucket") from error
+        listing.unusable.append(Unusable(quoted(url), "no-folder", "the bucket is not there; its documents are kept"))
+        return
     except Exception as error:  # s3fs lets several libraries' errors through
         raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
     if count or set(filter(covers, earlier())) == {quoted(url)}:  # an object, which may be gone
         listing.covers.append(covers)
     elif not _cover(quoted(url), covers, listing, before, earlier):
-        raise UsageError(f"source {url!r}: there is no such object, or nothing under it")
+        raise _NotThereError(f"source {url!r}: there is no such object, or nothing under it")
 
 
 def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int, Callable[[str], bool]]:

@@ -28,7 +28,7 @@ from infra.sources.diff import IngestPlan, failed_stamp, make_plan, stamp_of
 from infra.sources.listing import is_passed_over, path_of
 from infra.sources.sandbox import Guard
 from infra.store.claims import used
-from infra.store.corpora import check_name, forgotten
+from infra.store.corpora import check_name, forgotten, sources_of
 from infra.store.delta import Table
 from infra.store.documents import (
     DocumentCommits,
@@ -131,8 +131,9 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
     begun = time.monotonic()
     known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
     started_at = _after(known)
-    plan = make_plan(sources, known.filter(pc.not_equal(known["state"], "deleted")), config.ingest)
-    del known
+    there = known.filter(pc.not_equal(known["state"], "deleted"))
+    plan = make_plan(sources, there, config.ingest, sources_of(corpus))
+    del known, there
     commits = DocumentCommits(corpus, run_id, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)

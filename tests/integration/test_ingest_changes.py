@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.sources.diff import IngestPlan, make_plan
+from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.documents import check_documents, current_documents, current_sources, document_texts, quarantined
 from infra.store.location import Corpus, Store, file_system
@@ -392,6 +393,42 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
     assert run(f"{tmp_path}/disk")["deleted"] == 1 and run.texts() == {"b.txt": "two"}
     with pytest.raises(UsageError, match="no such file or folder"):
         run(f"{tmp_path}/another")
+
+
+@pytest.mark.parametrize("source", ["", "/b.txt", "/*.txt"])
+def test_a_source_of_the_corpus_that_has_no_document_any_more_is_no_error(root: str, store: Store, source: str) -> None:
+    """Its documents were deleted or moved to another source: nobody can take it out of the corpus."""
+    run, old, new = Run(store), Place(f"{root}/old"), Place(f"{root}/new")
+    old.put("b.txt", "two")
+    sources = (f"{root}/old{source}", f"{root}/new")
+    run(sources[0])
+    remember(Corpus(store, "c"), sources=sources)
+    old.remove("b.txt")
+    new.put("b.txt", "two")
+    assert run(*sources)["deleted"] == 0 and run.texts() == {"b.txt": "two"}
+    if not root.startswith("s3://"):
+        shutil.rmtree(f"{root}/old")
+    for _ in range(3):
+        again = run(*sources)
+        assert (again["unchanged"], again["quarantined"], run.bad()) == (1, {}, {})
+    with pytest.raises(UsageError, match="source"):
+        run(f"{root}/other{source}", *sources)
+    old.put("b.txt", "three")
+    assert run(*sources)["new"] == 1
+
+
+def test_a_bucket_that_is_gone_stops_no_other_source(tmp_path: Path, s3_bucket: str) -> None:
+    run, place, fs = Run(Store(str(tmp_path / "store"))), Place("s3://gone-one-night/in"), file_system(s3_bucket)
+    fs.mkdir("gone-one-night")
+    place.put("a.txt", "one")
+    Place(f"{tmp_path}/in").put("b.txt", "two")
+    sources = ("s3://gone-one-night/in", f"{tmp_path}/in")
+    run(*sources)
+    remember(Corpus(run.store, "c"), sources=sources)
+    place.remove("a.txt")
+    fs.rmdir("gone-one-night")
+    for _ in range(2):
+        assert run(*sources)["quarantined"] == {"no-folder": 1} and run.texts() == {"a.txt": "one", "b.txt": "two"}
 
 
 @pytest.mark.parametrize("source", ["", "/*.txt", "/**/*.txt"])
