@@ -55,13 +55,19 @@ class DocumentWriter:
         self._add("documents", {**row, **self._mine})
 
     def supersede(self, row: DocumentRow) -> None:
-        """Add the row of a superseded version."""
+        """Add the row of a version that another one, or the same under another source, takes the place of."""
         self._add("documents", {**row, **self._mine, "state": "superseded"})
 
     def delete(self, rows: Iterable[DocumentRow]) -> None:
         """Add the rows of deleted documents."""
         for row in rows:
             self._add("documents", {**row, **self._mine, "state": "deleted", "chars": 0})
+
+    def move(self, rows: Iterable[DocumentRow], source: str) -> None:
+        """Add the rows of documents that are kept as they are, but under another source."""
+        for row in rows:
+            self.supersede(row)
+            self._add("documents", {**row, **self._mine, "source": source})
 
     def refuse(self, item: str, reason: str, detail: str) -> None:
         """Take a quarantine row."""

@@ -327,7 +327,8 @@ def _parse_source(
                     continue
                 (earlier,) = present.documents([old])
                 row["first_seen"] = earlier["first_seen"]
-                if earlier["content_hash"] != content_hash:
+                # Also one that moved: its newest row under the source of before must not be one of a present document.
+                if (earlier["content_hash"], earlier["source"]) != (content_hash, item["source"]):
                     writer.supersede(earlier)
             writer.document(row, parsed.text)
             written += 1
@@ -339,8 +340,11 @@ def _parse_source(
             kind = "failed"
             stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
     refused.update(reasons := refusals.end())
+    rest = present.documents(before.values())
     if kind != "failed" and not reasons and not options.keep_deleted:  # what could not be read may still be there
-        writer.delete(present.documents(before.values()))
+        writer.delete(rest)
+    elif item["was"]:  # under its name of before, no later run would find it to change or delete it
+        writer.move(rest, item["source"])
     textless = kind != "failed" and not documents
     if textless and excluded:
         kind, excluded = "excluded", 0

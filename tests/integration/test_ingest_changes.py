@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.sources.diff import IngestPlan, make_plan
+from infra.store.buckets import Bucket, buckets
 from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.documents import check_documents, current_documents, current_sources, document_texts, quarantined
@@ -429,6 +430,77 @@ def test_a_bucket_that_is_gone_stops_no_other_source(tmp_path: Path, s3_bucket: 
     fs.rmdir("gone-one-night")
     for _ in range(2):
         assert run(*sources)["quarantined"] == {"no-folder": 1} and run.texts() == {"a.txt": "one", "b.txt": "two"}
+
+
+@pytest.mark.parametrize("of_buckets", [1, 100_000])
+@pytest.mark.parametrize("then", ["deleted", "mended"])
+def test_a_source_that_moves_while_it_fails_takes_its_documents_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, of_buckets: int
+) -> None:
+    monkeypatch.setattr(buckets, "__defaults__", (of_buckets,))
+    run, old, new = Run(Store(str(tmp_path / "store"))), Place(f"{tmp_path}/old"), Place(f"{tmp_path}/new")
+    old.put("a.txt", "one")
+    for place, name in ((old, "b.txt"), (new, "c.txt")):
+        place.put(name, name)
+    run(old.url, new.url)
+    for place in (old, new):
+        place.put("a.txt", b"\x00\x01\x02\x03" * 50)
+        assert run(old.url, new.url)["failed"] == 1 and run.texts()["a.txt"] == "one"
+        old.remove("a.txt") if place is old else None
+    if then == "deleted":
+        new.remove("a.txt")
+    else:
+        new.put("a.txt", "another")
+    run(old.url, new.url)
+    mine = [row["content_hash"] for bucket in buckets(3) for row in _rows(run, bucket) if row["doc_id"] == "a.txt"]
+    assert len(mine) == (then == "mended") and run.texts().get("a.txt", "another") == "another"
+
+
+def _rows(run: Run, bucket: Bucket) -> list[dict[str, str]]:
+    return current_documents(Corpus(run.store, "c"), ["doc_id", "content_hash"], bucket).to_pylist()
+
+
+@pytest.mark.parametrize("then", ["changes", "goes"])
+def test_another_file_in_the_place_of_one_that_moved_leaves_that_alone(store: Store, root: str, then: str) -> None:
+    run, inbox, archive = Run(store), Place(f"{root}/inbox"), Place(f"{root}/archive")
+    inbox.put("report.txt", "of January")
+    for place in (inbox, archive):
+        place.put(f"{place.url[-3:]}.txt", place.url)
+    run(inbox.url, archive.url)
+    inbox.remove("report.txt")
+    archive.put("report.txt", "of January")
+    run(inbox.url, archive.url)
+    inbox.put("report.txt", "of February")
+    run(inbox.url, archive.url)
+    if then == "changes":
+        inbox.put("report.txt", "of February, corrected")
+    else:
+        inbox.remove("report.txt")
+    run(inbox.url, archive.url)
+    assert run.texts()["report.txt"] == "of January"
+    assert len(run.texts()) == (4 if then == "changes" else 3)
+
+
+def test_a_source_that_moved_survives_a_kill_before_the_end_of_the_ingest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, old, new = Run(Store(str(tmp_path / "store"))), Place(f"{tmp_path}/old"), Place(f"{tmp_path}/new")
+    for place, name in ((old, "a.txt"), (old, "b.txt"), (new, "c.txt")):
+        place.put(name, name)
+    run(old.url, new.url)
+    old.remove("a.txt")
+    new.put("a.txt", "a.txt")
+    run.config = Config(commit_seconds=0.01)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("pipelines.stages.ingest._delete", _killed)
+        run(old.url, new.url)
+    assert current_sources(Corpus(run.store, "c"), ["source"]).num_rows == 4, "it was committed before"
+    run(old.url, new.url)
+    assert run.texts() == {name: name for name in ("a.txt", "b.txt", "c.txt")}
+
+
+def _killed(*given: Any, **named: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("source", ["", "/*.txt", "/**/*.txt"])
