@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NotRequired, TypedDict, get_args
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store.buckets import one_of
@@ -376,7 +377,17 @@ def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:
     """Return the ids of a corpus's runs of some kinds that are not withheld, sorted by their end."""
     chosen = pc.field("kind").isin(list(kinds)) & ENDED & SHOWN
     runs = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], chosen)
-    return list(runs.sort_by("ended_at")["run_id"].to_pylist())
+    return by_end(runs)
+
+
+def by_end(runs: pa.Table) -> list[str]:
+    """Return the ids of runs that ended (`run_id`, `ended_at`), the last one last.
+
+    One that ended in the future, by a clock that was wrong, comes first: each run until then would be compared with it.
+    """
+    ahead = pc.greater(runs["ended_at"], pa.scalar(now(), runs["ended_at"].type))
+    ordered = runs.append_column("ahead", ahead).sort_by([("ahead", "descending"), ("ended_at", "ascending")])
+    return list(ordered["run_id"].to_pylist())
 
 
 _SAMPLED = pc.field("kind") == "agreement"

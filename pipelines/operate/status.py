@@ -11,7 +11,7 @@ from infra.store.corpora import check_known, corpora, default_questions, sources
 from infra.store.delta import Table
 from infra.store.documents import quarantined as documents_quarantined
 from infra.store.location import Corpus, Store
-from infra.store.runs import ENDED, resolve
+from infra.store.runs import ENDED, by_end, resolve
 from infra.store.schemas import Ended, FailureRow, RunRow
 from memagent.config import Config
 from memagent.errors import ConfigError
@@ -65,7 +65,7 @@ def find_run(store: Store, run: str, corpus: str | None = None) -> str:
     runs = runs.filter(pc.is_in(runs["kind"], value_set=pa.array(_ANSWERING)))
     if run == "last":
         runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(get_args(Ended))))
-    ids = runs.sort_by("ended_at" if run == "last" or not corpus else "started_at")["run_id"].to_pylist()
+    ids = by_end(runs) if run == "last" or not corpus else runs.sort_by("started_at")["run_id"].to_pylist()
     return resolve(run, ids, f"corpus {corpus!r}" if corpus else store.url)
 
 
