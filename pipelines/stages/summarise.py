@@ -56,7 +56,10 @@ def rollup_bucket(
         write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question_id", "answer"]))
     changes = _changes(stayed, before)
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
-    asked = by_value(rows.select(["question_id", "question", "answer", "found", "corrected"]), "question_id")
+    rows = rows.select(["question_id", "question", "answer", "found", "corrected"])
+    # A question may have lost all its documents of this bucket, and be asked in others.
+    asked = by_value(rows, "question_id")
+    asked |= {question_id: rows.slice(0, 0) for question_id in gone if question_id not in asked}
     questions = [
         _rollup(question_id, mine, _sum([part[question_id] for part in (changes, gone) if question_id in part]), most)
         for question_id, mine in asked.items()
@@ -69,7 +72,7 @@ def _rollup(question_id: str, rows: pa.Table, changes: Changes, most: int) -> Qu
     frequent = pc.sort_indices(counts.field("counts"), sort_keys=[("", "descending")])[:most]
     return {
         "question_id": question_id,
-        "question": rows["question"][0].as_py(),
+        "question": rows["question"][0].as_py() if rows.num_rows else "",
         "documents": rows.num_rows,
         "found": pc.sum(rows["found"], min_count=0).as_py(),
         "failed": rows["found"].null_count,
@@ -204,7 +207,7 @@ def merged(parts: Sequence[QuestionRollup], moved: Changes | None = None) -> Que
         counts.update(dict(part["answers"]))
     return {
         "question_id": parts[0]["question_id"],
-        "question": parts[0]["question"],
+        "question": next(filter(None, (part["question"] for part in parts)), ""),
         "documents": sum(part["documents"] for part in parts),
         "found": sum(part["found"] for part in parts),
         "failed": sum(part["failed"] for part in parts),
@@ -315,7 +318,8 @@ def summarise(
     if scored:
         summary.scores = [share(metric, sums[metric], scored) for metric in METRICS]
     changes = moved_changes(corpus, run_id, digest.previous, moved) if digest is not None and moved else {}
-    summary.rollup = [merged(parts, changes.get(question_id)) for question_id, parts in rollups.items()]
+    joined = [merged(parts, changes.get(question_id)) for question_id, parts in rollups.items()]
+    summary.rollup = [one for one in joined if one["question"]]  # else it is no longer asked
     return summary
 
 
