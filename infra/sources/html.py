@@ -71,6 +71,8 @@ def prepare(tree: Any) -> None:
         element.tag = "div"
     for element in tree.iter("sup"):
         before, said = element.getprevious(), element.text_content()
+        while before is not None and not before.tail and not isinstance(before.tag, str):  # a comment
+            before = before.getprevious()
         ahead = element.getparent().text if before is None else before.tail or before.text_content()
         if raised(said, ahead or "") != said:
             element.text = f"^{(element.text or '').lstrip()}"

@@ -82,6 +82,7 @@ def test_terms_powers_and_soft_hyphens():
     assert page("<dl><dt>Term<dd>Meaning</dl>").split() == ["Term", "Meaning"]
     assert "10^3 kg" in page("<p>10<sup>3</sup> kg") and "longword" in page("<p>long&shy;word")
     assert "10^-6 10^6 1st" in page("<p>10<sup>-6</sup> <b>10</b><sup><i>6</i></sup> 1<sup>st</sup>")
+    assert "a 2019^1 5^2" in page("<p><!-- 4 --><sup>a</sup> 2019<!-- --><sup>1</sup> <b>5</b><!-- --><sup>2</sup>")
 
 
 def test_the_title_of_a_drawing_is_not_the_pages():
