@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-import pyarrow.compute as pc
-
 from infra.cluster.session import lazy_ray
 from infra.readers import ReaderSpec
 from infra.sources.diff import make_plan
@@ -107,9 +105,7 @@ def news(asked: Target, config: Config) -> str:
 
     Sources are listed, and none is opened.
     """
-    known = current_sources(asked.corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
-    there = known.filter(pc.not_equal(known["state"], "deleted"))
-    plan = make_plan(list(asked.sources), there, config.ingest, sources_of(asked.corpus))
+    plan = make_plan(list(asked.sources), current_sources(asked.corpus), config.ingest, sources_of(asked.corpus))
     if not plan.work.num_rows and not plan.gone.num_rows:
         return ""
     return stable_hash(*(plan.work[name].to_pylist() for name in ("source", "stamp")), plan.gone["source"].to_pylist())

@@ -52,13 +52,14 @@ def make_plan(
     """List the sources and compare them with what earlier runs have read.
 
     Args:
-        earlier: the newest row of each source (`infra.store.schemas.SOURCES`), without those that are gone already.
+        earlier: the newest row of each source (`infra.store.schemas.SOURCES`).
         options: which columns a table is read by.
         remembered: those of the sources that the corpus has.
 
     Raises UsageError: any other source does not exist or matches nothing.
     """
-    earlier = earlier.select(_EARLIER.names).cast(_EARLIER).combine_chunks()
+    there = pc.or_(pc.not_equal(earlier["state"], "deleted"), pc.greater(earlier["documents"], 0))  # or it was kept
+    earlier = earlier.filter(there).select(_EARLIER.names).cast(_EARLIER).combine_chunks()
     listing = list_sources(sources, lambda: _values(earlier["source"]), remembered)
     unusable = pa.array([bad.source for bad in listing.unusable], pa.large_string())
     listed = _with_options(listing.take_found(), options)
@@ -83,6 +84,7 @@ def make_plan(
     dismissed = _true(pc.and_(pc.equal(state, "dismissed"), pc.equal(stamp, listed["stamp"])))
     work = listed.append_column("known", pc.invert(is_new)).append_column("was", was)
     work = work.filter(pc.invert(pc.or_(pc.or_(unchanged, fails), dismissed)))
+    gone = absent.filter(pc.and_(covered, _not_in(absent["source"], work["was"])))
     known_unusable = earlier.filter(pc.is_in(earlier["source"], value_set=unusable))
     passed = set(known_unusable.filter(pc.equal(known_unusable["state"], "dismissed"))["source"].to_pylist())
     listing.unusable = [bad for bad in listing.unusable if bad.source not in passed]
@@ -92,7 +94,7 @@ def make_plan(
         unchanged=pc.sum(unchanged).as_py() or 0,
         failed=_array(listed["source"].filter(fails)),
         dismissed=(pc.sum(dismissed).as_py() or 0) + len(passed),
-        gone=absent.filter(pc.and_(covered, _not_in(absent["source"], work["was"]))),
+        gone=gone.filter(pc.not_equal(gone["state"], "deleted")),
         moved=absent.filter(_is_in(absent["source"], work["was"])),
         unusable_ids=dict(zip(*(known_unusable[name].to_pylist() for name in ("source", "doc_id")), strict=True)),
     )

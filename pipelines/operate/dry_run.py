@@ -229,8 +229,7 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
     """List the sources and parse a few of those that are new or changed, each in a process of its own."""
     if not asked.sources:
         return _NewSources()
-    known = current_sources(asked.corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
-    known = known.filter(pc.not_equal(known["state"], "deleted"))
+    known = current_sources(asked.corpus)
     plan = make_ingest_plan(list(asked.sources), known, config.ingest, sources_of(asked.corpus))
     rows, gone = plan.work, () if config.ingest.keep_deleted else plan.gone["doc_id"].to_pylist()
     step = max(1, rows.num_rows // _TEXTS)

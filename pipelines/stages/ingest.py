@@ -129,11 +129,10 @@ def _after(known: pa.Table) -> datetime:
 
 def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, show: Progress) -> IngestSummary:
     begun = time.monotonic()
-    known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "seen_at"])
+    known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "documents", "seen_at"])
     started_at = _after(known)
-    there = known.filter(pc.not_equal(known["state"], "deleted"))
-    plan = make_plan(sources, there, config.ingest, sources_of(corpus))
-    del known, there
+    plan = make_plan(sources, known, config.ingest, sources_of(corpus))
+    del known
     commits = DocumentCommits(corpus, run_id, config.commit_seconds)
     tally = Counter[str]()
     reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
@@ -376,10 +375,12 @@ def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: da
 
 def _delete(corpus: Corpus, plan: IngestPlan, writer: DocumentWriter, keep: bool) -> None:
     """Delete the documents of sources that are gone, unless they are to be kept."""
-    for batch in plan.gone.to_batches(max_chunksize=_BLOCK_SOURCES) if not keep else ():
+    columns = ("source", "doc_id", "source_stamp")
+    for batch in plan.gone.to_batches(max_chunksize=_BLOCK_SOURCES):
         documents = PresentDocuments(corpus, batch["source"].to_pylist())
-        for (source,) in column_rows(batch, "source"):
-            writer.delete(documents.documents(documents.rows_of(source).values()))
-    for table in (plan.gone, plan.moved):
-        for source, doc_id, stamp in column_rows(table, "source", "doc_id", "source_stamp"):
-            writer.source(source, doc_id, stamp, state="deleted", documents=0)
+        for source, doc_id, stamp in column_rows(batch, *columns):
+            rows = documents.rows_of(source).values()
+            writer.delete(documents.documents(rows if not keep else ()))
+            writer.source(source, doc_id, stamp, state="deleted", documents=len(rows) if keep else 0)
+    for source, doc_id, stamp in column_rows(plan.moved, *columns):
+        writer.source(source, doc_id, stamp, state="deleted", documents=0)

@@ -307,6 +307,25 @@ def test_deleted_documents_can_be_kept(store: Store, place: Place) -> None:
     assert run.texts() == {"a.txt": "one", "b.txt": "two"}
 
 
+def test_a_document_that_is_kept_keeps_its_id_and_goes_on_when_its_file_is_back(tmp_path: Path) -> None:
+    run = Run(Store(str(tmp_path / "store")), keep_deleted=True)
+    old, new = Place(f"{tmp_path}/a"), Place(f"{tmp_path}/b")
+    for place in (old, new):
+        place.put(f"{place.url[-1]}.txt", place.url[-1])
+        place.put("x.txt", place.url[-1])
+    run(old.url, new.url)
+    for place in (old, new):
+        place.remove("x.txt")
+        run(old.url, new.url)
+    Place(f"{tmp_path}/c").put("x.txt", "another")
+    old.put("x.txt", "later")
+    for _ in range(2):
+        run(old.url, new.url, f"{tmp_path}/c")
+        assert run.texts() == {"a.txt": "a", "b.txt": "b", "x.txt": "later", "b/x.txt": "b", "c/x.txt": "another"}
+        rows = [row["doc_id"] for index in range(8) for row in _rows(run, Bucket(index, 8))]
+        assert sorted(rows) == sorted(run.texts())
+
+
 def test_names_that_meet_are_told_apart(store: Store, root: str) -> None:
     run = Run(store)
     for folder in ("x/in", "y/in", "z/in"):
