@@ -167,11 +167,14 @@ def _roman(count: int) -> str:
 
 
 _POWER = re.compile(r"\s*(?:[-−–+]?\d+|[-−–])\s*")
+_IN_POWER = re.compile(r"\^[-−–+]?\d*$")
 
 
 def raised(text: str, before: str) -> str:
     """Return a text that stands above the line; a number after a number begins with ``^``, else 10⁶ would be 106."""
-    return f"^{text.strip()}" if before[-1:].isdigit() and _POWER.fullmatch(text) else text
+    if not before[-1:].isdigit() or not _POWER.fullmatch(text) or _IN_POWER.search(before[-9:]):  # it goes on
+        return text
+    return f"^{text.strip()}"
 
 
 _ESCAPE = re.compile(r"%(?=[0-9A-Fa-f]{2})")

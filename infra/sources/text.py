@@ -141,8 +141,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
             continue
         if letters:
             text = letters.decode("latin-1").translate(SYMBOL) if page == "symbol" else letters.decode(page, "replace")
-            yield raised(text, before) if above else text
-            before = text
+            before = raised(text, before) if above else text
+            yield before
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":

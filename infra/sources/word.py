@@ -22,6 +22,8 @@ _BREAKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "
 _WORDS = frozenset({"t", "sym", *_BREAKS})
 _MATH = {"f": "", "num": "", "den": "/", "sup": "^", "sub": "_", "lim": "_", "rad": "√", "d": ""}
 """Parts of equations (22.1), and what stands before each on a line."""
+_BETWEEN = {"deg": "&", "e": "&", "mr": "@"}
+"""What stands after a part of a root or matrix, and before the next, as Word writes them on a line."""
 _NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes", "commentReference": "comments"}
 _NOTE_LABELS = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 _TICKED, _EMPTY = "☒", "☐"
@@ -153,6 +155,9 @@ class _Text:
                     words.append(attribute(child(child(part, "naryPr"), "chr"), "val") or "∫")
                 start = len(words)
                 self._inline(part, words)
+                after = part.getnext() if name in _BETWEEN and any(words[start:]) else None
+                if after is not None and local_name(after) in (name, "e"):
+                    words.append(_BETWEEN[name])
                 if attribute(child(child(part, "rPr"), "vertAlign"), "val") == "superscript":
                     words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
             elif "code" not in self._fields:

@@ -198,9 +198,9 @@ def test_rich_text_has_the_signs_of_the_font_symbol(tmp_path):
 
 
 def test_powers_in_rich_text_are_no_digits_of_their_number(tmp_path):
-    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi 10{\super 6}, 10\super -3\nosupersub 1, H{\sub 2}O}")
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi 10{\super 6}, 10\super -3{}\super 4\nosupersub 1, H{\sub 2}O}")
     (document,) = parsed(tmp_path / "a.rtf")
-    assert document.text.strip() == "10^6, 10^-31, H2O"
+    assert document.text.strip() == "10^6, 10^-341, H2O"
 
 
 def test_the_first_font_of_rich_text_is_the_default_one_where_none_is_named(tmp_path):

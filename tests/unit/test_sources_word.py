@@ -153,6 +153,7 @@ def test_powers_are_no_digits_of_their_number():
     power = "<w:r><w:rPr><w:vertAlign w:val='superscript'/></w:rPr><w:t>{}</w:t></w:r>"
     body = run("10") + power.format("-") + power.format("6") + run(" m") + power.format("2") + run(" on the 1")
     assert text(paragraph(body + power.format("st"))) == "10^-6 m2 on the 1st"
+    assert text(paragraph(run("10") + power.format("1") + power.format("2"))) == "10^12"
 
 
 def test_equations_are_said_on_a_line():
@@ -166,6 +167,9 @@ def test_equations_are_said_on_a_line():
     total = '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr>' + part("sub", "i=1") + "</m:nary>"
     assert text(paragraph(run("x = 1") + half + power + both + bare)) == "x = 1(1/2)10^(-6)(a+b)√c[d"
     assert text(paragraph(total + part("nary", part("e", "x")))) == "∑_(i=1)∫x"
+    root = part("rad", part("deg", "3") + part("e", "8"))
+    rows = part("m", part("mr", part("e", "1") + part("e", "2")) + part("mr", part("e", "3") + part("e", "4")))
+    assert text(paragraph(root + part("d", part("e", rows)))) == "√(3&8)(1&2@3&4)"
 
 
 def test_a_watermark_is_read_with_its_header():
