@@ -56,8 +56,9 @@ def make_plan(
         options: which columns a table is read by.
         remembered: those of the sources that the corpus has.
 
-    Raises UsageError: any other source does not exist or matches nothing.
+    Raises UsageError: a source does not exist or matches nothing, and is none of a corpus that has read something.
     """
+    remembered = remembered if earlier.num_rows else ()
     there = pc.or_(pc.not_equal(earlier["state"], "deleted"), pc.greater(earlier["documents"], 0))  # or it was kept
     earlier = earlier.filter(there).select(_EARLIER.names).cast(_EARLIER).combine_chunks()
     listing = list_sources(sources, lambda: _values(earlier["source"]), remembered)
