@@ -333,15 +333,6 @@ SECTIONS = (
                 command=1,
             ),
             Line(
-                "A real language model (SmolLM2-135M), planted facts, questions reworded",
-                "rewards-smollm2-avx512-two-cores",
-                {
-                    "taught": Value("planted facts, 2,000 tokens, questions reworded", "taught"),
-                    "rewarded": Value("planted facts, 2,000 tokens, questions reworded", "rewarded", noted=True),
-                },
-                command=2,
-            ),
-            Line(
                 "Promotion check, simulated with 108 documents of 20 questions",
                 "promotion-avx512-two-cores",
                 {
