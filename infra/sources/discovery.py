@@ -149,7 +149,7 @@ def _cover(
     unusable = {bad.source for bad in listing.unusable}
     if listing.count > before[0]:
         listing.covers.append(covers)
-    elif any(covers(source) for source in earlier() if source not in {*unusable, shown}) and shown not in unusable:
+    elif shown not in unusable and any(map(covers, (one for one in earlier() if one != shown and one not in unusable))):
         detail = "it has no file any more; its documents are kept, and `memagent forget` deletes them"
         listing.unusable.append(Unusable(shown, "empty-source", detail))
     elif len(listing.unusable) == before[1]:
