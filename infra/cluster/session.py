@@ -97,8 +97,8 @@ def _held_by_a_thread(options: dict[str, Any]) -> Iterator[None]:
     """Start Ray in a thread that waits for the end of the body, and ends Ray then.
 
     In the main thread Ray would replace the handler of SIGTERM, by which Prefect tells a cancelled flow from a crash.
-    The thread has to stay, since Ray's processes end with the thread that has started them. A handler that prints the
-    stack Ray sets in any thread: the one that was there is put back.
+    The thread has to stay, since Ray's processes end with the thread that has started them. From any thread Ray sets
+    another handler, beside Python's, which prints a stack: Python's is set again.
     """
     import ray
 

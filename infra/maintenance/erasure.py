@@ -182,7 +182,7 @@ def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:
         ("documents", "doc_id", forgetting["doc_ids"]),
         # Documents that are gone had these texts, and those that stay may have had them once.
         ("documents", "content_hash", forgetting["content_hashes"]),
-        ("sources", "source", _emptied_sources(corpus, forgetting)),
+        ("sources", "source", _mark_shared_sources(corpus, forgetting)),
         ("segmented", "part", forgetting["parts"]),  # the other documents of the part are segmented again
         ("answers", "reading_id", forgetting["reading_ids"]),
         ("feedback", "reading_id", forgetting["reading_ids"]),
@@ -192,9 +192,10 @@ def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:
         erase_rows(corpus, table, column, values)
 
 
-def _emptied_sources(corpus: Corpus, forgetting: Forgetting) -> set[str]:
-    """Return the sources that have no document which stays. The others count as not read from now on: the next ingest
-    compares them with their documents, and would take a source without a row for new.
+def _mark_shared_sources(corpus: Corpus, forgetting: Forgetting) -> set[str]:
+    """Mark sources that have other documents as not read, and return those that have none.
+
+    The next ingest compares a marked source with its documents; one without a row it would take for new.
     """
     documents, known = current_documents(corpus, ["source", "doc_id"], ordered=False), current_sources(corpus)
     others = pc.invert(pc.is_in(documents["doc_id"], value_set=pa.array(forgetting["doc_ids"], pa.string())))

@@ -36,7 +36,11 @@ _WINGDINGS = {
     0x6F: _EMPTY,
     0x71: _EMPTY,
     0xA7: "▪",
-    **{0xDF: "←", 0xE0: "→", 0xF3: "⇔", 0x4A: "☺", 0x4C: "☹"},
+    0xDF: "←",
+    0xE0: "→",
+    0xF3: "⇔",
+    0x4A: "☺",
+    0x4C: "☹",
 }
 """Characters of the font Wingdings, which stand for boxes and bullets in forms and lists, and for typed arrows."""
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
