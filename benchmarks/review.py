@@ -39,7 +39,7 @@ from infra.store.location import Corpus, Store
 from infra.store.schemas import ANSWERS, DOCUMENTS, TEXTS
 from memagent.records import LEVELS, text_hash
 from pipelines.flows.serve import free_port
-from pipelines.views.visible_answers import HiddenRuns, visible_answers
+from pipelines.views.visible_answers import AnswerRule, visible_answers
 
 CORPUS = "contracts"
 START = datetime(2026, 8, 1, 2, 15, tzinfo=UTC)
@@ -268,7 +268,7 @@ def measure(served: Served, given: argparse.Namespace) -> list[Row]:
 
 def without_index(store: Store) -> list[Row]:
     """Return how long a page takes, and what it holds, that asks the tables each time, and one of a table in memory."""
-    corpus, none = Corpus(store, CORPUS), HiddenRuns((), ())
+    corpus, none = Corpus(store, CORPUS), AnswerRule((), (), None)
     answers = DeltaTable(store.path("answers")).to_pyarrow_dataset()
     newest = "row_number() over (partition by content_hash, question order by answered_at desc, reading_id)"
     query = f"select reading_id, answer from answers qualify {newest} = 1 order by answered_at desc limit 50"

@@ -37,7 +37,7 @@ from infra.store.location import Corpus, Store
 from infra.system.processes import tree
 from memagent.nano import bundled
 from memagent.questions import ask
-from pipelines.views.visible_answers import HiddenRuns, visible_answers
+from pipelines.views.visible_answers import AnswerRule, visible_answers
 from tests.support.flowing import Served, killed
 from tests.support.flowing import serving as up
 from tests.support.serving import Endpoint
@@ -201,7 +201,7 @@ def digest(store: Store, sets: list[str]) -> None:
 def shown(store: Store) -> pa.Table:
     """Return the answers that people are shown, of texts that were deleted, too."""
     corpus = Corpus(store, CORPUS)
-    return visible_answers(corpus, WHOLE, HiddenRuns.of(corpus), ["answer"])
+    return visible_answers(corpus, WHOLE, AnswerRule.of(corpus), ["answer"])
 
 
 def answers(store: Store) -> dict[str, str]:

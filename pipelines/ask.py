@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from infra.cluster.loaded_engine import LocalEngine
 from infra.cluster.session import lazy_ray
@@ -26,7 +26,7 @@ from infra.store.runs import (
     SegmentSummary,
     begin_run,
     close_runs,
-    read_summary,
+    last_digest,
     run_id_or_new,
     run_ids,
 )
@@ -327,20 +327,18 @@ def _inputs(reading: ReadingPass, questions: Sequence[Question]) -> dict[str, st
 
 def _changed_model(reading: ReadingPass) -> str:
     """Say from which model to which the digests of a corpus change; empty: it is the last one's, or a version of it."""
-    digests = run_ids(reading.corpus, ["digest"])
-    before = read_summary(reading.corpus.store, digests[-1], reading.corpus.name) if digests else None
+    before = last_digest(reading.corpus)
     same = before is None or before["policy"] == reading.reader.policy.name
     return "" if before is None or same else f"{before['policy_id']} -> {reading.reader.policy.policy_id}"
 
 
 def _previous(corpus: Corpus, inputs: dict[str, str]) -> RunSummary | None:
     """Return the last digest, if it had the same inputs and nothing of it failed."""
-    digests = run_ids(corpus, ["digest"])
-    summary = read_summary(corpus.store, digests[-1], corpus.name) if digests else None
+    summary = last_digest(corpus)
     if summary is None or summary.get("inputs") != inputs:
         return None
     readings = summary["readings"]
-    return None if readings["failed"] or readings.get("unread") else cast(RunSummary, summary)
+    return None if readings["failed"] or readings.get("unread") else summary
 
 
 def questions_or_default(corpus: Corpus, questions: Sequence[Question] | None) -> list[Question]:

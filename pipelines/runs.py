@@ -36,6 +36,7 @@ from pipelines.stages.read import PassResult, ReadingPass
 from pipelines.stages.summarise import Summary, summarise
 from pipelines.views.counts import counting
 from pipelines.views.formatting import says_withheld, status_of
+from pipelines.views.visible_answers import AnswerRule
 
 _log = logging.getLogger("memagent.run")
 _POINTS_EVERY = 1.0
@@ -139,7 +140,13 @@ def finish(
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != run_id)
     fresh = digest.fresh if digest is not None else frozenset[str]()
-    with counting(corpus, shown=fresh):
+    if kind == "digest":
+        extra["reader"] = {
+            "policy_id": reading.reader.policy.policy_id,
+            "config_hash": reading.reader.config_hash,
+            "since": started.isoformat(),
+        }
+    with counting(corpus, AnswerRule.of(corpus, fresh, extra.get("reader"))):
         answers = summarise(
             corpus,
             run_id,

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, NotRequired, TypedDict, get_args
+from typing import Any, NotRequired, TypedDict, cast, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -164,6 +164,15 @@ class HeldAnswers(TypedDict):
     """That they are withheld, and what can be done."""
 
 
+class DigestReader(TypedDict):
+    """Whose answers to the present texts count for a digest, before older ones of other models and configurations."""
+
+    policy_id: str
+    config_hash: str
+    since: str
+    """ISO time from which on."""
+
+
 class RunExtras(TypedDict, total=False):
     """Keys that only some kinds of runs have."""
 
@@ -174,6 +183,8 @@ class RunExtras(TypedDict, total=False):
     """A digest by another model than the one before: ``a -> b``."""
     inputs: dict[str, str]
     """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
+    reader: DigestReader
+    """A digest: which model and configuration it read with. One that repeats another has that one's."""
     rollup: list[QuestionRollup]
     outside_scope: list[str]
     """Texts of questions that the reader declares not to be trained for (`memagent.reading.scope`)."""
@@ -357,6 +368,12 @@ def read_summary(store: Store, run_id: str, corpus: str | None = None) -> Json |
     """Return the summary of a run that ended; None: there is none of this name, or it has not ended."""
     rows = Table(store, "runs").read(corpus, ["run_id", "summary"], _is(run_id) & ENDED).to_pylist()
     return dict(json.loads(rows[0]["summary"])) if rows else None
+
+
+def last_digest(corpus: Corpus) -> RunSummary | None:
+    """Return the summary of a corpus's last digest that is not withheld; None: there is none."""
+    digests = run_ids(corpus, ["digest"])
+    return cast(RunSummary | None, read_summary(corpus.store, digests[-1], corpus.name) if digests else None)
 
 
 def last_snapshot(store: Store, run_id: str) -> Json:

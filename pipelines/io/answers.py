@@ -30,9 +30,9 @@ from pipelines.runs import run_answers
 from pipelines.views.formatting import rounded
 from pipelines.views.visible_answers import (
     CONCATENATED,
+    AnswerRule,
     Citations,
     CitedEvidence,
-    HiddenRuns,
     archive_warnings,
     documents_with,
     question_ids,
@@ -243,7 +243,7 @@ def _concatenated(corpus: Corpus) -> AnsweredDocument:
 
 
 def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
-    hidden, ids = HiddenRuns.of(corpus), question_ids(corpus)
+    rule, ids = AnswerRule.of(corpus), question_ids(corpus)
     order = {question: number for number, question in enumerate(ids)}
 
     def place(answer: AnswerRow) -> int:
@@ -252,13 +252,13 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
     for bucket in buckets(documents_count(corpus)):
         documents: list[AnsweredDocument] = current_documents(corpus, _DOCUMENT, bucket).to_pylist()
         by_text: dict[str, list[AnswerRow]] = defaultdict(list)
-        for answer in visible_answers(corpus, bucket, hidden, withheld=withheld).to_pylist():
+        for answer in visible_answers(corpus, bucket, rule, withheld=withheld).to_pylist():
             by_text[answer["content_hash"]].append(answer)
         reviews, citations = Reviews(corpus, bucket), Citations(corpus, bucket=bucket)
         for document in documents:
             for answer in sorted(by_text[document["content_hash"]], key=place):
                 yield _given(document, _renamed(answer, ids), citations, reviews.of(answer))
-    shown: list[AnswerRow] = visible_answers(corpus, None, hidden, withheld=withheld).to_pylist()
+    shown: list[AnswerRow] = visible_answers(corpus, None, rule, withheld=withheld).to_pylist()
     reviews, citations = Reviews(corpus), Citations(corpus, shown)
     whole = _concatenated(corpus) if shown else None
     yield from (_given(whole, _renamed(answer, ids), citations, reviews.of(answer)) for answer in shown if whole)

@@ -3,6 +3,7 @@ programs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import NamedTuple, Self, cast
 
 import pyarrow as pa
@@ -13,57 +14,85 @@ from infra.store.corpora import default_questions
 from infra.store.delta import Table
 from infra.store.documents import PageNumbers, document_texts, present
 from infra.store.location import Corpus
-from infra.store.runs import sampled_runs, withheld_runs
+from infra.store.runs import DigestReader, last_digest, sampled_runs, withheld_runs
 from infra.store.schemas import AnswerRow, DocumentRow, EvidenceRow
 from memagent.quality.verdicts import Review
 from memagent.records import TextSpan
 
 CONCATENATED = "all documents, concatenated"
 """What an answer over all documents is shown as the answer of."""
-_NEEDED = ("content_hash", "question", "scope", "run_id", "answered_at", "reading_id")
+_NEEDED = (*("content_hash", "question", "scope", "policy_id", "config_hash", "run_id", "answered_at", "reading_id"),)
 
 
-class HiddenRuns(NamedTuple):
-    """Runs whose answers are hidden (`infra.store.runs`)."""
+class AnswerRule(NamedTuple):
+    """Decides which of several answers people are shown: the newest; but of the answers to a text from before the last
+    digest, that which the digest counts.
+    """
 
     sampled: tuple[str, ...]
+    """Runs whose answers are hidden, and `withheld` ones (`infra.store.runs`)."""
     withheld: tuple[str, ...]
+    digest: DigestReader | None
+    """Of the last digest."""
 
     @classmethod
-    def of(cls, corpus: Corpus, released: Collection[str] = ()) -> Self:
-        """Return a corpus's hidden runs; withheld ones that are about to be released count as shown."""
-        return cls(tuple(sorted(sampled_runs(corpus))), tuple(sorted(withheld_runs(corpus).difference(released))))
+    def of(cls, corpus: Corpus, released: Collection[str] = (), digest: DigestReader | None = None) -> Self:
+        """Return a corpus's rule.
+
+        Args:
+            corpus: whose answers.
+            released: withheld runs that are about to be shown.
+            digest: of a digest that is about to be the last one.
+        """
+        last = last_digest(corpus) if digest is None else None
+        return cls(
+            tuple(sorted(sampled_runs(corpus))),
+            tuple(sorted(withheld_runs(corpus).difference(released))),
+            last.get("reader") if last else digest,
+        )
+
+    def counted_at(self, answers: pa.Table) -> pa.Array:
+        """Return the times by which answers to texts are compared."""
+        at = answers["answered_at"]
+        if self.digest is None:
+            return at
+        mine = [pc.equal(answers[name].cast(pa.string()), self.digest[name]) for name in ("policy_id", "config_hash")]
+        since = pa.scalar(datetime.fromisoformat(self.digest["since"]), at.type)
+        return pc.if_else(pc.and_(pc.and_(*mine), pc.less(at, since)), since, at)
 
 
 def visible_answers(
     corpus: Corpus,
     bucket: Bucket | None,
-    hidden: HiddenRuns,
+    rule: AnswerRule,
     columns: Sequence[str] | None = None,
     *,
     withheld: bool = False,
 ) -> pa.Table:
-    """Return the newest answer to each question that people are shown, oldest first.
+    """Return the answer to each question that people are shown, oldest first.
 
     Args:
         corpus: whose answers.
         bucket: of texts, each with its own answers; None: those over all documents, concatenated. Texts that no
             document has any more are among them.
-        hidden: runs that do not count.
+        rule: that of the corpus.
         columns: of ``answers``, besides those that the rule needs; None: all.
         withheld: return the newest answers of withheld runs instead, where they are newer than all others.
     """
     names = None if columns is None else list(dict.fromkeys([*_NEEDED, *columns]))
     chosen = pc.field("scope") == "archive" if bucket is None else bucket.contains("content_hash")
     answers = Table(corpus.store, "answers").read(corpus.name, names, chosen)
-    answers = _without(answers, hidden.sampled if withheld else (*hidden.sampled, *hidden.withheld))
+    answers = _without(answers, rule.sampled if withheld else (*rule.sampled, *rule.withheld))
     if bucket is not None:
         answers = answers.filter(pc.equal(answers["scope"], "document"))
     key = ["question"] if bucket is None else ["content_hash", "question"]
+    counted_at = answers["answered_at"] if bucket is None else rule.counted_at(answers)
+    answers = answers.append_column("counted_at", counted_at)
     # The id decides between two at the same time.
-    newest = first_of_each(answers, key, [("answered_at", "descending"), ("reading_id", "ascending")])
+    newest = first_of_each(answers, key, [("counted_at", "descending"), ("reading_id", "ascending")])
+    newest = newest.drop_columns("counted_at")
     if withheld:
-        newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(hidden.withheld, pa.string())))
+        newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(rule.withheld, pa.string())))
     return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])
 
 

@@ -51,6 +51,28 @@ def fail(corpus, document, question):
     )
 
 
+def test_a_digest_that_goes_back_to_a_configuration_shows_its_answers(corpus, config):
+    short = load_config(
+        store=config.store,
+        sets=["flush_seconds=0.2", "reading.segment_tokens=48"],
+        engine__kind="scripted",
+        engine__model=config.engine.model,
+    )
+
+    def shown():
+        return {row["run_id"] for row in answer_rows(corpus)}
+
+    assert digest("c", None, config)["readings"]["read_now"] == 4
+    first = shown()
+    other = digest("c", None, short)
+    assert other["readings"]["read_now"] == 20 and shown() == {other["run_id"]}
+    back = digest("c", None, config)
+    assert back["readings"]["read_now"] == 0 and shown() == first
+    again = digest("c", None, config)
+    assert again["reader"] == back["reader"], "one that has nothing to do decides nothing anew"
+    assert backfill("c", short, Dates(), every=True)["readings"]["total"] == 0 and shown() == first
+
+
 def test_what_is_missing_and_what_failed_is_read_once(corpus, config):
     fail(corpus, "doc0.txt", OTTER)
     missing = backfill("c", config, Dates(), ["missing"])

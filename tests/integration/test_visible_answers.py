@@ -3,7 +3,7 @@
 import asyncio
 import csv
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +13,7 @@ from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus
 from infra.store.runs import mark_released
+from infra.store.schemas import AnswerRow
 from memagent.config import load_config
 from memagent.questions import ask as make_question
 from pipelines.cli.main import app
@@ -106,6 +107,59 @@ def test_all_give_the_same_answers(run, home, tmp_path):
             assert corpus_counts(corpus)["answers"] == len(terminal)
             withheld = {} if released else in_files(run, tmp_path, "--withheld")[0]
             assert len(withheld) == corpus_counts(corpus)["withheld"] == (0 if released else 4)
+
+
+def digest_by(run: MadeUpRun, run_id: str, answer: AnswerRow, at: datetime, since: datetime, **more: bool) -> None:
+    reader = {"policy_id": answer["policy_id"], "config_hash": answer["config_hash"], "since": since.isoformat()}
+    row = {"corpus": CORPUS, "run_id": run_id, "kind": "digest", "status": "completed", "config": "{}", **more}
+    row |= {"started_at": at, "ended_at": at, "summary": json.dumps({"reader": reader})}
+    Table(run.store, "runs").append([row])
+
+
+def test_a_digests_answers_are_shown_where_its_model_has_answered_before_another(run, home, tmp_path):
+    corpus, day, one = Corpus(run.store, CORPUS), timedelta(days=1), run.answers[0]
+    at = datetime.now(UTC) - 9 * day
+    other = {"policy_id": "other", "found": True, "run_id": "other"}
+    archive = {"scope": "archive", "content_hash": "a" * 64, "question": "of all?", "reading_id": "whole"}
+    rows = [
+        old | other | {"answer": f"other {number}", "answered_at": at, "reading_id": f"other{number}"}
+        for number, old in enumerate(run.answers[4:10])
+    ]
+    Table(run.store, "answers").append(
+        [
+            *rows,
+            one | archive,
+            one | other | archive | {"reading_id": "more", "answer": "other whole", "answered_at": at},
+        ]
+    )
+    with review_service_on(run.store, home) as service:
+
+        def shown() -> list[str]:
+            for _ in range(2):
+                service.refresher.once()
+            terminal = {(row["document"], row["question"]): row["answer"] for row in answer_rows(corpus)}
+            assert terminal.pop(("", "of all?")) == "other whole", "a digest is of documents"
+            pages = on_review_pages(service)
+            assert pages.pop(("", "of all?")) == "other whole"
+            assert pages == terminal == {key: one for key, one in by_tools(run).items() if key[1] != "of all?"}
+            assert corpus_counts(corpus)["found"] == sum(row["found"] for row in answer_rows(corpus))
+            return sorted(answer for answer in terminal.values() if answer.startswith("other"))
+
+        every = [f"other {number}" for number in range(6)]
+        assert shown() == every
+        digest_by(run, "held", one, at + day, since=at + day, withheld=True)
+        assert shown() == every
+        digest_by(run, "back", one, at + day, since=at + day)
+        assert shown() == []
+        again = {"reading_id": "again", "answer": "other again", "answered_at": at + 2 * day}
+        Table(run.store, "answers").append([run.answers[4] | other | again])
+        assert shown() == ["other again"]
+        digest_by(run, "same", one, at + 3 * day, since=at + 3 * day)
+        assert shown() == []
+        digest_by(run, "forth", rows[0], at + 4 * day, since=at + 4 * day)
+        assert shown() == sorted(["other again", *every[1:]])
+        service.index.clear()
+        assert shown() == sorted(["other again", *every[1:]]), "an index that is made anew has the same"
 
 
 def test_of_a_reading_that_two_runs_answered_the_first_answer_counts(run, tmp_path):

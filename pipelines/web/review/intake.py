@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from infra.store.corpora import corpora, load_record
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
-from infra.store.runs import ENDED, SHOWN, hidden_runs, withheld_runs
+from infra.store.runs import ENDED, SHOWN, DigestReader, hidden_runs, last_digest, withheld_runs
 from infra.store.schemas import EVIDENCE, FEEDBACK, FailureRow, FeedbackRow
 from memagent.records import LEVELS
 from pipelines.views.visible_answers import CONCATENATED
@@ -35,7 +36,7 @@ _DETAIL = 240
 DOCUMENTS = ["content_hash", "doc_id", "title", "source", "media_type", "warnings", "state", "seen_at"]
 ANSWERS = [
     *("reading_id", "question_id", "question", "scope", "content_hash", "answer", "found", "evidence", "run_id"),
-    *("confidence", "confidence_level", "warnings", "answered_at"),
+    *("confidence", "confidence_level", "warnings", "policy_id", "config_hash", "answered_at"),
 ]
 
 
@@ -98,12 +99,26 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
     )
 
 
+def _count_for(connection: sqlite3.Connection, corpus: int, reader: DigestReader) -> None:
+    """Note whose answers the last digest counts, and show these."""
+    name = reader_name(reader["policy_id"], reader["config_hash"])
+    connection.execute("INSERT OR IGNORE INTO reader (name) VALUES (?)", (name,))
+    connection.execute(
+        "UPDATE corpus SET since = ?, reader = (SELECT id FROM reader WHERE name = ?) WHERE id = ?",
+        (microseconds(datetime.fromisoformat(reader["since"])) << TIME_BITS, name, corpus),
+    )
+    several = "SELECT subject, question FROM item WHERE reader > 0 GROUP BY 1, 2 HAVING MIN(reader) < MAX(reader)"
+    _show(connection, f"(subject, question) IN ({several})", ())
+
+
 def _show(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> None:
-    """Set which items are shown: the newest of a text and question, if a document has the text."""
+    """Set which items are shown, as `pipelines.views.visible_answers` has it, if a document has the text."""
     connection.execute(
         "UPDATE item SET shown = (SELECT present FROM subject WHERE subject.id = item.subject) AND id = ("
-        "SELECT MAX(id) FROM item AS other WHERE other.subject = item.subject AND other.question = item.question "
-        f"AND other.state < 2) WHERE state < 2 AND {where}",
+        "SELECT other.id FROM item AS other JOIN corpus ON corpus.id = other.corpus WHERE other.subject = item.subject "
+        "AND other.question = item.question AND other.state < 2 ORDER BY MAX(other.id, "
+        "IIF(other.reader = corpus.reader, corpus.since, 0)) DESC, other.id DESC LIMIT 1) "
+        f"WHERE state < 2 AND {where}",
         values,
     )
 
@@ -130,12 +145,12 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
     forget(connection, later)
     connection.execute(
         "CREATE TEMP TABLE IF NOT EXISTS fresh (id INTEGER PRIMARY KEY, reading_id, question_id, question, archive, "
-        "content_hash, answer, state, quote, verbatim, run_id, confidence, level, warnings)"
+        "content_hash, answer, state, quote, verbatim, run_id, confidence, level, warnings, reader)"
     )
     connection.execute("DELETE FROM fresh")
     free = _FreeIds(connection)
     connection.executemany(
-        f"INSERT INTO fresh VALUES ({', '.join('?' * 14)})",
+        f"INSERT INTO fresh VALUES ({', '.join('?' * 15)})",
         [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
     )
     for statement in _TAKE:
@@ -160,9 +175,10 @@ _TAKE = (
     "INSERT INTO words (rowid, answer) SELECT id, answer FROM fresh",
     "INSERT OR REPLACE INTO names (rowid, name) SELECT subject.id, subject.title FROM fresh JOIN subject "
     "ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash WHERE fresh.archive",
-    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence, level) "
-    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence, level "
-    "FROM fresh "
+    "INSERT OR IGNORE INTO reader (name) SELECT reader FROM fresh WHERE NOT archive",
+    "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence, level, reader) "
+    f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence, level, "
+    "COALESCE(reader.id, 0) FROM fresh LEFT JOIN reader ON reader.name = fresh.reader AND NOT archive "
     "JOIN question ON question.corpus = :corpus AND question.text = fresh.question "
     "JOIN subject ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash",
 )
@@ -194,6 +210,11 @@ class _FreeIds:
         return item
 
 
+def reader_name(policy_id: str, config_hash: str) -> str:
+    """Return what a model and a configuration are known by in the index."""
+    return f"{policy_id} {config_hash}"
+
+
 def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
     first = pc.list_slice(batch["evidence"].combine_chunks(), 0, 1, return_fixed_size_list=True)
     pieces = first.flatten() if len(first) else pa.array([], EVIDENCE)
@@ -205,9 +226,10 @@ def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
     columns["confidence"] = [UNKNOWN if value is None else round(value, 6) for value in columns["confidence"]]
     columns["level"] = [LEVELS.index(value) if value else -1 for value in columns["confidence_level"]]
     columns["warnings"] = ["; ".join(value or ()) for value in columns["warnings"]]
+    columns["reader"] = list(map(reader_name, columns["policy_id"], columns["config_hash"]))
     names = (
         *("reading_id", "question_id", "question", "archive", "content_hash", "answer", "found", "quote"),
-        *("verbatim", "run_id", "confidence", "level", "warnings", "answered_at"),
+        *("verbatim", "run_id", "confidence", "level", "warnings", "reader", "answered_at"),
     )
     return zip(*(columns[name] for name in names), strict=True)
 
@@ -411,9 +433,12 @@ class Refresher:
             self._versions.pop("answers", None)
         chosen = (pc.field("kind") == "digest") & ENDED & SHOWN
         began = Table(self._store, "runs").read(corpus, ["started_at"], chosen)["started_at"].to_pylist()
+        last = last_digest(Corpus(self._store, corpus))
         with self._index.write() as connection:
-            digest = microseconds(max(began)) if began else 0
-            connection.execute("UPDATE corpus SET digest = ? WHERE id = ?", (digest, corpus_id(connection, corpus)))
+            digest, number = microseconds(max(began)) if began else 0, corpus_id(connection, corpus)
+            connection.execute("UPDATE corpus SET digest = ? WHERE id = ?", (digest, number))
+            if last and (reader := last.get("reader")):
+                _count_for(connection, number, reader)
 
     def _new(self, corpus: str, name: str, columns: list[str]) -> Iterator[tuple[str, pa.Table]]:
         """Yield the path and the rows of a table's files that were not read yet, some thousands at once."""

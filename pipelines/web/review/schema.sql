@@ -1,8 +1,12 @@
 PRAGMA journal_mode = WAL;
 CREATE TABLE corpus (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, digest INTEGER NOT NULL DEFAULT 0,
+  -- Of the last digest: whose answers count before older ones of others, and the id that an answer of its time has.
+  reader INTEGER NOT NULL DEFAULT -1, since INTEGER NOT NULL DEFAULT 0,
   forgettings INTEGER NOT NULL DEFAULT 0  -- that the corpus had when this was begun
 );
+-- Models with their configurations.
+CREATE TABLE reader (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE question (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, text TEXT NOT NULL, question_id TEXT NOT NULL,
   UNIQUE (corpus, text)
@@ -26,9 +30,10 @@ CREATE TABLE item (
   shown INTEGER NOT NULL, state INTEGER NOT NULL, review INTEGER NOT NULL DEFAULT 0,
   reviewers INTEGER NOT NULL DEFAULT 0, answered_at INTEGER NOT NULL,
   confidence REAL NOT NULL DEFAULT 2,  -- 2: not known, after all that are
-  level INTEGER NOT NULL DEFAULT -1  -- of confidence: 0 low, 1 medium, 2 high; -1: the reader declares none
+  level INTEGER NOT NULL DEFAULT -1,  -- of confidence: 0 low, 1 medium, 2 high; -1: the reader declares none
+  reader INTEGER NOT NULL DEFAULT 0  -- 0: a failure, or an answer over all documents
 );
-CREATE INDEX item_pair ON item (subject, question);
+CREATE INDEX item_pair ON item (subject, question, reader);
 CREATE INDEX item_question ON item (question);
 CREATE INDEX item_reviewed ON item (review) WHERE review > 0;
 CREATE INDEX item_judged ON item (reviewers) WHERE reviewers > 0;
