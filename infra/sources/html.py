@@ -3,9 +3,8 @@
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
-from itertools import accumulate
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
@@ -13,8 +12,9 @@ from inscriptis import Inscriptis
 from inscriptis.model.attribute import DEFAULT_ATTRIBUTE_MAP
 from inscriptis.model.config import ParserConfig
 from inscriptis.model.css import CssParse
+from inscriptis.model.table import Table, TableCell
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
-from inscriptis.model.tag.table_tag import table_end_handler
+from inscriptis.model.tag.table_tag import table_start_handler
 
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode
@@ -151,7 +151,7 @@ _MOST_COLUMNS = 63
 _SPARE_CELLS = 10_000
 """Cells that merged ones may add to a page, besides as many as it has."""
 _REPEATED = 200
-"""Characters of a merged cell that are said again in its other rows."""
+"""Characters of a merged cell that are said again in its other rows, and of several lines in a cell that become one."""
 _PADDING = 8
 _MARGIN = 2
 """Characters and empty lines that an element's style may ask for: more is for the eye, or there to do harm."""
@@ -164,7 +164,7 @@ def page_text(tree: Any, allowance: Allowance) -> str:
     Raises SourceError: ``bomb`` or ``too-large``.
     """
     budget = _Budget(allowance)
-    config = ParserConfig(custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({}, {"table": budget.table}))
+    config = ParserConfig(custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({"table": budget.table}, {}))
     config.attribute_handler.attribute_mapping = {**DEFAULT_ATTRIBUTE_MAP, "style": _style}
     text: str = _Page(tree, config, budget).get_text()
     return text
@@ -179,11 +179,32 @@ class _Budget:
         self._chars += chars
         self._allowance.check(self._chars)
 
-    def table(self, state: Any) -> None:
-        if state.current_table:
-            lines, chars = _extent(state.current_table[-1])
-            self.spend(chars + lines * (1 + state.tags[-2].canvas.left_margin))
-        table_end_handler(state)
+    def table(self, state: Any, attributes: dict[str, str]) -> None:
+        table_start_handler(state, attributes)
+        state.current_table[-1] = _Table(self, state.tags[-2].canvas.left_margin)
+
+
+class _Table(Table):  # type: ignore[misc]
+    """Writes each row as a line, with tabs between cells; a row with long cells as these, one after another."""
+
+    def __init__(self, budget: _Budget, margin: int) -> None:
+        super().__init__(margin, "\t")
+        self._budget = budget
+
+    def get_text(self) -> str:
+        lines = [line for row in self.rows for line in self._lines(row.columns)]
+        self._budget.spend(sum(map(len, lines)) + len(lines) * (1 + self.left_margin_len))
+        return "\n".join([*lines, ""])
+
+    def _lines(self, cells: Sequence[TableCell]) -> list[str]:
+        for cell in cells:
+            cell.normalize_blocks()
+        texts = ["\n".join(line.rstrip() for line in cell.blocks).strip("\n") for cell in cells]
+        several = [text for text in texts if "\n" in text]
+        if any("\t" in text for text in texts) or max(map(len, several), default=0) > _REPEATED:
+            return [line for text in texts if text for line in text.split("\n")]
+        joined = "\t".join(" ".join(text.split()) for text in texts).rstrip("\t")
+        return [joined] if joined else []
 
 
 class _Page(Inscriptis):  # type: ignore[misc]
@@ -203,25 +224,6 @@ class _Page(Inscriptis):  # type: ignore[misc]
     def _indent(self, text: str, margin: int) -> None:
         # All its lines count, as if it were preformatted: that is at most its length times the margin too much.
         self._budget.spend(len(text) + margin * (1 + text.count("\n")))
-
-
-def _extent(table: Any) -> tuple[int, int]:
-    """Return the lines and characters of a table once its cells are filled up."""
-    widths: list[int] = []
-    heights: list[int] = []
-    for row in table.rows:
-        height = 0
-        for column, cell in enumerate(row.columns):
-            cell.flush_inline()
-            lines = [len(line) for block in cell.blocks for line in block.split("\n")]
-            height = max(height, len(lines))
-            if column == len(widths):
-                widths.append(0)
-            widths[column] = max(widths[column], *lines, 0) if lines else widths[column]
-        heights.append(max(height, 1))
-    total = [*accumulate((width + len(table.cell_separator) for width in widths), initial=0)]
-    chars = sum(height * total[len(row.columns)] for row, height in zip(table.rows, heights, strict=True))
-    return sum(heights), chars
 
 
 def _style(style: str, element: Any) -> None:

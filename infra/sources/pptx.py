@@ -45,6 +45,7 @@ class _Presentation:
     def _lines(self, path: str, large: float) -> Iterator[str]:
         slide, parts = self._archive.xml(path), self._archive.related(path)
         self.not_read.update(not_read(slide, large))
+        self.not_read["equation"] += sum(1 for _ in slide.iter("{*}oMath"))  # its signs are read, not how they stand
         shapes = list(_shapes(child(child(slide, "cSld"), "spTree")))
         for shape in sorted(shapes, key=lambda one: _placeholder(one) not in _TITLES):
             if _placeholder(shape) != "sldNum":

@@ -43,6 +43,8 @@ _WINGDINGS = {
     0x4C: "☹",
 }
 """Characters of the font Wingdings, which stand for boxes and bullets in forms and lists, and for typed arrows."""
+_NUMBERING = re.compile("AUTONUM|LISTNUM")
+"""Fields (17.16.5) that Word numbers itself, without a result in the file."""
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _PRIVATE = re.compile("[\uf000-\uf0ff]")
 _MOST_COLUMNS = 63
@@ -76,6 +78,8 @@ class _Document:
     def lines(self) -> Iterator[str]:
         body = self._archive.xml(self._archive.main)
         self.not_read.update(not_read(body))
+        codes = "".join((one.text or "") + attribute(one, "instr") for one in body.iter("{*}instrText", "{*}fldSimple"))
+        self.not_read["automatic number"] = len(_NUMBERING.findall(codes))
         used = [one for one in body.iter() if local_name(one) in ("headerReference", "footerReference")]
         beside = [self._parts.get(name, ("", "")) for name in dict.fromkeys(attribute(one, "id") for one in used)]
         for kind in ("header", "", "footer"):

@@ -59,13 +59,10 @@ def test_a_style_without_sense_is_passed_over(tmp_path: Path, style: str) -> Non
 @pytest.mark.parametrize(
     "page",
     [
-        "<table><tr><td>" + "w" * 30_000 + "</td></tr>" + "<tr><td>x</td></tr>" * 2000 + "</table>",
-        "<table><tr>" + "<td>x</td>" * 300 + "<td>" + "x<br>" * 4000 + "</td></tr></table>",
         "<div>" * 200 + "<pre>" + "x\n" * 20_000 + "</pre>" + "</div>" * 200,
         "<div>" * 200 + "<table>" + "<tr><td>x</td></tr>" * 9000 + "</table>" + "</div>" * 200,
-        ("<table><tr><td>" + "w" * 3000 + "</td></tr>" + "<tr><td>x</td></tr>" * 200 + "</table>") * 20,
     ],
-    ids=["wide", "high", "preformatted", "indented", "many"],
+    ids=["preformatted", "indented"],
 )
 def test_the_layout_of_a_page_has_a_limit(tmp_path: Path, page: str) -> None:
     with pytest.raises(SourceError, match="max_ratio") as error:
@@ -75,11 +72,17 @@ def test_the_layout_of_a_page_has_a_limit(tmp_path: Path, page: str) -> None:
     assert len(text) > 2 * len(page)
 
 
-def test_the_limit_is_known_before_the_text_is_made(tmp_path: Path) -> None:
-    """A cell of a million characters above a million rows: more than any memory."""
-    page = "<table><tr><td>" + "w" * 10**6 + "</td></tr>" + "<tr><td>x" * 10**5 + "</table>"
-    with pytest.raises(SourceError, match="max_ratio"):
-        texts(put(tmp_path, "a.html", page))
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<table><tr><td>" + "w" * 10**6 + "</td></tr>" + "<tr><td>x" * 10**5 + "</table>",
+        "<table><tr>" + "<td>x</td>" * 300 + "<td>" + "x<br>" * 4000 + "</td></tr></table>",
+    ],
+    ids=["wide", "high"],
+)
+def test_tables_are_not_filled_up(tmp_path: Path, page: str) -> None:
+    (text,) = texts(put(tmp_path, "a.html", page), max_ratio=2)
+    assert text.count("x") == page.count("x")
 
 
 def test_pages_of_a_pdf_count_as_they_come(tmp_path: Path) -> None:

@@ -54,8 +54,20 @@ def test_merged_cells_leave_their_columns_and_stand_in_their_rows():
     lines = page(
         "<table><tr><td>Name</td><td>Jan</td><td>Feb</td></tr><tr><td colspan=2>Lund</td><td>7</td></tr></table>"
     )
-    months, lund = (line for line in lines.splitlines() if line.strip())
+    months, lund = (line.split("\t") for line in lines.splitlines() if line.strip())
     assert lund.index("7") == months.index("Feb")
+
+
+def test_a_row_is_a_line_unless_its_cells_are_texts():
+    """Columns are not filled up with spaces, and a text in a cell is not torn by the one beside it."""
+    long = "The lessee shall give notice. " * 20
+    rows = f"<tr><td>Net<br>due</td><td>30</td></tr><tr><td><p>{long}<p>Two.</td><td><p>Eins.<p>Zwei.</td></tr>"
+    inner = "<tr><td>a<td><table><tr><td>b<td>c<tr><td>d<td>e</table></table>"
+    said = [line for line in page(f"<table>{rows}{inner}").splitlines() if line]
+    assert said == ["Net due\t30", long.strip(), "Two.", "Eins.", "Zwei.", "a", "b\tc", "d\te"]
+    assert page("<table><tr><td><pre>1. Term\n\n  (a) five\n  (b) six</pre>").strip() == "1. Term (a) five (b) six"
+    kept = "1. Term\n\n  (a) five" + " years" * 40
+    assert page(f"<table><tr><td><pre>{kept}</pre>").strip() == kept
 
 
 def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():

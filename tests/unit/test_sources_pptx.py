@@ -61,6 +61,13 @@ def test_charts_and_pictures_of_half_a_slide_are_said():
     assert document.warnings == ("part not read: 1 chart; 1 large picture",)
 
 
+def test_an_equation_is_said():
+    half = '<a:p><m:oMath xmlns:m="m"><m:f><m:num><m:t>1</m:t></m:num><m:den><m:t>2</m:t></m:den></m:f></m:oMath></a:p>'
+    assert parsed(pptx({"s": shape("S").replace("<a:p>", f"{half}<a:p>", 1)})).warnings == (
+        "part not read: 1 equation",
+    )
+
+
 @pytest.mark.parametrize("data", [b"no archive", pptx({"s": "<cut>"})])
 def test_what_is_none_is_said(data: bytes):
     with pytest.raises(SourceError, match=r"broken.*\.pptx"):

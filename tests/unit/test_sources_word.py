@@ -129,6 +129,14 @@ def test_fields_have_their_result_and_not_their_code():
     assert text(paragraph(wrapped)) == "4.2 holds"
 
 
+def test_numbers_that_only_word_knows_are_a_warning():
+    split = "<w:r><w:instrText>AUTO</w:instrText></w:r><w:r><w:instrText>NUMLGL</w:instrText></w:r>"
+    simple = '<w:fldSimple w:instr=" LISTNUM "/>'
+    body = paragraph(mark("begin") + split + mark("end") + simple + run("Term"))
+    (document,) = parse_docx(io.BytesIO(docx(body)), ParseRequest("a.docx", IngestConfig()))
+    assert document.text == "Term" and document.warnings == ("part not read: 2 automatic numbers",)
+
+
 def test_a_field_that_never_ends_does_not_swallow_the_document():
     assert text(paragraph(mark("begin") + run("lost")) + paragraph(run("the rest"))) == "\nthe rest"
 
