@@ -67,6 +67,8 @@ def prepare(tree: Any) -> None:
     for element in tree.xpath("//*[@hidden or contains(@style, 'hidden') or contains(@style, 'none')]"):
         if element.get("hidden") is not None or _UNSEEN.search(element.get("style", "")):
             element.drop_tree()
+    for element in list(tree.iter("input", "select")):
+        _fill_in(element)
     for element in list(tree.iter("dt", "dd")):
         element.tag = "div"
     for element in tree.iter("sup"):
@@ -81,6 +83,21 @@ def prepare(tree: Any) -> None:
     spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))
     for table in list(tree.iter("table")):
         spare = _spread(table, spare)
+
+
+def _fill_in(field: Any) -> None:
+    """Write what a field of a form shows behind it; of a choice, only what is chosen."""
+    kind = field.get("type", "text").lower()
+    if field.tag == "select":
+        options = list(field.iter("option"))
+        chosen = [one for one in options if one.get("selected") is not None] or options[:1]
+        for option in options:
+            if option not in chosen:
+                option.drop_tree()
+    elif kind in ("checkbox", "radio"):
+        field.tail = f"{'☐' if field.get('checked') is None else '☒'} {field.tail or ''}"
+    elif kind not in _NO_TEXT:
+        field.tail = f"{field.get('value', '')}{field.tail or ''}"
 
 
 def _number(listing: Any) -> None:
@@ -145,6 +162,8 @@ def _integer(value: str | None, default: int) -> int:
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
 _NOT_SHOWN = ("template", "iframe", "object", "noframes", "datalist")
+_NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", "range", "color")
+"""Fields of forms without a text, or with one that is no value."""
 _UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63

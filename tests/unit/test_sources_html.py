@@ -97,6 +97,15 @@ def test_terms_powers_and_soft_hyphens():
     assert "a 2019^1 5^2" in page("<p><!-- 4 --><sup>a</sup> 2019<!-- --><sup>1</sup> <b>5</b><!-- --><sup>2</sup>")
 
 
+def test_fields_of_a_form_say_what_they_show():
+    form = "<p>Name: <input value='Ann Lee'>, <input type=hidden value=x>born <input type=DATE value=1970-01-02>."
+    form += "<p><input type=checkbox checked>paid <input type=radio>open <input type=password value=x>"
+    form += "<p><select><option>Mr<option selected>Ms</select> <select><option>EUR<option>USD</select>"
+    form += "<p><textarea>Of age</textarea><input>"
+    said = ["Name: Ann Lee, born 1970-01-02.", "☒ paid ☐ open", "Ms EUR", "Of age"]
+    assert [line.strip() for line in page(form).splitlines() if line.strip()] == said
+
+
 def test_the_title_of_a_drawing_is_not_the_pages():
     drawing = "<svg><title>icon</title></svg>"
     (document,) = parse_html(io.BytesIO(f"<body>{drawing}<p>x".encode()), ParseRequest("a.html", IngestConfig()))
