@@ -372,7 +372,6 @@ def _curves(
     given: Common,
     runs: Annotated[list[str], typer.Argument(help="Training runs, or `last`; one line each.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write pictures to this folder.")],
-    spread: Annotated[bool, typer.Option("--spread", help="Draw mean and range of the runs.")] = False,
 ) -> None:
     """Plot training runs by step, as SVG and PNG."""
     from pipelines.report.training import draw
@@ -381,5 +380,5 @@ def _curves(
 
     tables = given.open_store()
     rows = {name: read_metrics(tables, name) for name in (find_training(tables, run) for run in runs)}
-    for path in draw(rows, output.expanduser(), spread=spread):
+    for path in draw(rows, output.expanduser()):
         typer.echo(str(path))

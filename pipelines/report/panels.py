@@ -186,16 +186,13 @@ def interval(value: float, n: int) -> tuple[float, float] | None:
     return score.low, score.high
 
 
-def legend(runs: Rows, *, spread: bool = False, window: int = 1, parts: Sequence[str] = ()) -> list[Any]:
+def legend(runs: Rows, *, window: int = 1, parts: Sequence[str] = ()) -> list[Any]:
     """Return the legend's handles: runs, smoothing, and the parts of stacks."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Any] = []
-    if spread:
-        handles.append(Line2D([], [], color=COLOURS[0], lw=1.8, label=f"mean of {len(runs)} runs"))
-        handles.append(Patch(color=COLOURS[0], alpha=0.2, lw=0, label="lowest to highest"))
-    elif len(runs) > 1:
+    if len(runs) > 1:
         handles += [
             Line2D([], [], color=colour, marker=mark, ms=4, lw=1.8, label=name)
             for name, (colour, mark) in looks(runs).items()
@@ -207,19 +204,16 @@ def legend(runs: Rows, *, spread: bool = False, window: int = 1, parts: Sequence
     return handles
 
 
-def draw_lines(axes: Any, runs: Rows, metric: Metric, *, spread: bool = False, window: int = 1) -> None:
-    """Plot a line per run in its colour, or with `spread` their mean and range. Names differ by line style.
+def draw_lines(axes: Any, runs: Rows, metric: Metric, *, window: int = 1) -> None:
+    """Plot a line per run in its colour. Names differ by line style.
 
     With a `window` above 1, lines are thin, with their moving average on top.
     """
-    apart = len(runs) > 1 and not spread
+    apart = len(runs) > 1
     for i, (name, label) in enumerate(metric.lines):
         lines = {run: _scaled(series(rows, name), metric) for run, rows in runs.items()}
-        if spread:
-            _range(axes, list(lines.values()), COLOURS[i], _STYLES[i])
-        else:
-            for run, (colour, mark) in looks(runs).items():
-                _line(axes, lines[run], colour if apart else COLOURS[i], mark=mark, style=_STYLES[i], window=window)
+        for run, (colour, mark) in looks(runs).items():
+            _line(axes, lines[run], colour if apart else COLOURS[i], mark=mark, style=_STYLES[i], window=window)
         if label:
             axes.plot([], [], color=_GREY if apart else COLOURS[i], ls=_STYLES[i], lw=1.6, label=label)
     if len(metric.lines) > 1:
@@ -277,20 +271,6 @@ def draw_stack(axes: Any, parts: Mapping[str, Line]) -> None:
         axes.stairs(top, edges, baseline=base, fill=True, color=colour, lw=0)
         base = top
     axes.set_ylim(0, 100)
-
-
-def middle(lines: Sequence[Line]) -> dict[int, float]:
-    """Return the mean of lines at their common steps; empty lines are left out."""
-    lines = [line for line in lines if line]
-    steps = sorted(set.intersection(*map(set, lines))) if lines else []
-    return {step: sum(line[step] for line in lines) / len(lines) for step in steps}
-
-
-def _range(axes: Any, lines: Sequence[Line], colour: str, style: str) -> None:
-    mean_of = middle(lines)
-    values = [[line[step] for line in lines if step in line] for step in mean_of]
-    axes.fill_between(list(mean_of), [*map(min, values)], [*map(max, values)], color=colour, alpha=0.2, lw=0)
-    _line(axes, mean_of, colour, mark="o", style=style, window=1)
 
 
 def _line(axes: Any, line: Line, colour: str, mark: str, style: str, window: int) -> None:

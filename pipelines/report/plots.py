@@ -1,7 +1,6 @@
 """The plots of training runs by step, each as SVG and PNG; equal data give equal files.
 
-All take the rows of ``metrics.jsonl`` by run name. Each run is a line; with `spread`, one line is their mean, in the
-range from lowest to highest.
+All take the rows of ``metrics.jsonl`` by run name. Each run is a line.
 """
 
 import math
@@ -28,7 +27,6 @@ from pipelines.report.panels import (
     draw_stack,
     legend,
     looks,
-    middle,
     picture,
     save,
     series,
@@ -69,59 +67,55 @@ _LONG = 15
 """Steps from which on lines are smoothed."""
 
 
-def learning_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
+def learning_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
     """Plot reward, strict and lenient score of rollouts, below them of validations; of a teacher's readings, the loss.
 
-    Validations have 95% intervals (`stats.mean`), or with `spread` the runs' range. Raises UsageError if
-    there are no rows, or with `spread` the runs have no step in common.
+    Validations have 95% intervals (`stats.mean`). Raises UsageError: there are no rows.
     """
-    runs = _runs(rows_by_run, spread)
+    runs = _runs(rows_by_run)
     longest = max(len(rows) for rows in runs.values())
-    window = max(5, longest // 20) if longest >= _LONG and not spread else 1
+    window = max(5, longest // 20) if longest >= _LONG else 1
     panels = []
     if any(metric.known(runs) for metric in _ROLLOUTS):
-        draw = partial(draw_lines, runs=runs, spread=spread, window=window)
+        draw = partial(draw_lines, runs=runs, window=window)
         panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _ROLLOUTS]
     if any(metric.known(runs) for metric in _VALIDATIONS):
-        draw = partial(draw_lines, runs=runs, spread=True) if spread else partial(_validation, runs=runs)
-        panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _VALIDATIONS]
+        panels += [Panel(metric.title, partial(_validation, runs=runs, metric=metric)) for metric in _VALIDATIONS]
     taught = {run: rows if is_taught(rows) else () for run, rows in runs.items()}
     if _NLL.known(taught):
-        panels.append(Panel(_NLL.title, partial(draw_lines, runs=taught, metric=_NLL, spread=spread, window=window)))
-    return picture(folder, "learning-curves", panels, legend(runs, spread=spread, window=window), even=True)
+        panels.append(Panel(_NLL.title, partial(draw_lines, runs=taught, metric=_NLL, window=window)))
+    return picture(folder, "learning-curves", panels, legend(runs, window=window), even=True)
 
 
-def health_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
+def health_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
     """Plot entropy, logprob diff, clipping, gradient norm, groups kept, response lengths, and KL if it was on.
 
     Raises UsageError as `learning_curves` does, and if no step was taken.
     """
-    runs = _runs(rows_by_run, spread)
+    runs = _runs(rows_by_run)
     known = [metric for metric in _HEALTH if metric.known(runs, above_zero=metric is _KL)]
     if not known:
         raise UsageError("no step was taken yet: there is no health to draw.")
-    panels = [Panel(metric.title, partial(_health, runs=runs, metric=metric, spread=spread)) for metric in known]
-    return picture(folder, "health-curves", panels, legend(runs, spread=spread))
+    panels = [Panel(metric.title, partial(_health, runs=runs, metric=metric)) for metric in known]
+    return picture(folder, "health-curves", panels, legend(runs))
 
 
-def time_curves(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
+def time_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
     """Plot tokens per second of rollouts and learner, and each phase's share of a step's time.
 
-    The shares are a panel per run, or with `spread` one of their means. Raises UsageError as `health_curves` does.
+    The shares are a panel per run. Raises UsageError as `health_curves` does.
     """
-    runs = _runs(rows_by_run, spread)
+    runs = _runs(rows_by_run)
     shares = {run: {phase: series(rows, f"share/{phase}") for phase in PHASES} for run, rows in runs.items()}
     shares = {run: parts for run, parts in shares.items() if any(parts.values())}
     if not shares:
         raise UsageError("no step was taken yet: there is no time to draw.")
-    if spread:
-        shares = {"mean": {phase: middle([parts[phase] for parts in shares.values()]) for phase in PHASES}}
     known = [metric for metric in _SPEEDS if metric.known(runs, above_zero=True)]
-    panels = [Panel(metric.title, partial(_from_zero, runs=runs, metric=metric, spread=spread)) for metric in known]
+    panels = [Panel(metric.title, partial(_from_zero, runs=runs, metric=metric)) for metric in known]
     for run, parts in shares.items():
         title = "Share of a step (%)" if len(runs) == 1 else f"Share of a step (%): {run}"
         panels.append(Panel(title, partial(draw_stack, parts=parts)))
-    return picture(folder, "time-curves", panels, legend(runs, spread=spread, parts=PHASES))
+    return picture(folder, "time-curves", panels, legend(runs, parts=PHASES))
 
 
 def is_taught(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -129,37 +123,31 @@ def is_taught(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any("nll" in row and "reward" not in row for row in rows)
 
 
-def _runs(rows_by_run: Rows, spread: bool) -> Rows:
+def _runs(rows_by_run: Rows) -> Rows:
     runs = {shown_name(name): rows for name, rows in rows_by_run.items() if rows}
     if not runs:
         raise UsageError("there are no metrics to draw.")
-    if spread and not _steps_in_common(runs):
-        raise UsageError("the runs have no step in common: there is no mean to draw.")
     return runs
-
-
-def _steps_in_common(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> set[int]:
-    return set.intersection(*({int(row["step"]) for row in rows} for rows in runs.values()))
 
 
 def _validation(axes: Any, runs: Rows, metric: Metric) -> None:
     draw_intervals(axes, runs, metric, "validation/n")
 
 
-def _health(axes: Any, runs: Rows, metric: Metric, spread: bool) -> None:
+def _health(axes: Any, runs: Rows, metric: Metric) -> None:
     if metric is _LOGPROB_DIFF:
-        draw_lines(axes, runs, metric, spread=spread)
+        draw_lines(axes, runs, metric)
         draw_bounds(
             axes,
             [value for rows in runs.values() for value in series(rows, "logprob_diff").values()],
             LOGPROB_DIFF_BOUNDS,
         )
     else:
-        _from_zero(axes, runs, metric, spread)
+        _from_zero(axes, runs, metric)
 
 
-def _from_zero(axes: Any, runs: Rows, metric: Metric, spread: bool) -> None:
-    draw_lines(axes, runs, metric, spread=spread)
+def _from_zero(axes: Any, runs: Rows, metric: Metric) -> None:
+    draw_lines(axes, runs, metric)
     axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
 
 

@@ -63,15 +63,15 @@ _OF_ROLLOUTS = frozenset({"Reward", "Strict", "Lenient", "Teach", "Gap", "Clippe
 Row = Mapping[str, Any]
 
 
-def draw(rows_by_run: Rows, folder: Path, *, spread: bool = False) -> list[Path]:
+def draw(rows_by_run: Rows, folder: Path) -> list[Path]:
     """Plot training runs; return the files.
 
-    Raises UsageError: there are no metrics, or with `spread` the runs have no step in common.
+    Raises UsageError: there are no metrics.
     """
-    files = curves.learning_curves(rows_by_run, folder, spread=spread)
+    files = curves.learning_curves(rows_by_run, folder)
     for picture in (curves.health_curves, curves.time_curves):
         with suppress(UsageError):  # no step was taken yet
-            files += picture(rows_by_run, folder, spread=spread)
+            files += picture(rows_by_run, folder)
     return files
 
 

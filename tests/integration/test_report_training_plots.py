@@ -7,7 +7,7 @@ from PIL import Image
 
 from memagent.errors import UsageError
 from memagent.evaluation.stats import mean
-from pipelines.report.panels import interval, middle, series
+from pipelines.report.panels import interval, series
 from pipelines.report.plots import health_curves, learning_curves, time_curves
 from tests.support.made_up_training import PHASES, replayed, run, step
 
@@ -58,13 +58,10 @@ def test_a_picture_is_made_labelled_and_the_same_each_time(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_several_runs_are_a_line_each_or_one_with_their_range(tmp_path, name):
+def test_several_runs_are_a_line_each(tmp_path, name):
     draw, _ = EXPECTED[name]
     apart, _ = draw(SEEDS, tmp_path / "apart")
     assert set(SEEDS) <= set(labels(apart))
-    together, _ = draw(SEEDS, tmp_path / "together", spread=True)
-    said = labels(together)
-    assert {"mean of 3 runs", "lowest to highest"} <= set(said) and not set(SEEDS) & set(said)
 
 
 def test_long_runs_are_smoothed_and_it_is_said(tmp_path):
@@ -103,8 +100,6 @@ def test_before_the_first_step_there_are_only_validations(tmp_path):
 def test_what_cannot_be_drawn_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no metrics"):
         learning_curves({"a": []}, tmp_path / "new")
-    with pytest.raises(UsageError, match="no step in common"):
-        learning_curves({"a": run()[:3], "b": run()[5:]}, tmp_path / "new", spread=True)
     assert not (tmp_path / "new").exists()
 
 
@@ -122,11 +117,6 @@ def test_series_leave_out_what_is_not_known():
         {"step": 0, "a": "x"},
     ]
     assert series(rows, "a") == {2: 1.0} and series(rows, "b/c") == {2: 0.5} and series(rows, "d") == {}
-
-
-def test_the_mean_of_runs_is_over_the_same_runs_at_every_step():
-    assert middle([{1: 1.0, 2: 2.0}, {2: 4.0, 3: 9.0}, {}]) == {2: 3.0}
-    assert middle([]) == {}
 
 
 def test_intervals_are_those_of_the_scores():
