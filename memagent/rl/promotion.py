@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import Field
 
 from memagent.evaluation.stats import Comparison, compare, design_effect, mean, score_test, score_variance, student
-from memagent.records import Json
 from memagent.settings import Section
 
 SmallGroups = Literal["refuse", "observe"]
@@ -284,12 +283,15 @@ def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlatio
     local = level(alpha, look)
     value = power(groups, alpha=local, correlation=correlation)
     questions, documents = sum(sum(group.sizes) for group in groups), sum(len(group.sizes) for group in groups)
+    discordance = max(group.discordance for group in groups)
     warning = ""
     if value < ENOUGH:
+        each = max(1, round(questions / documents))
+        needed = documents_needed(each, alpha=local, correlation=correlation, discordance=discordance)
         warning = (
             f"a gain of {GAIN:.0%} would be found with a probability of {value:.0%} only (n={questions:,} in "
-            f"{documents:,} documents, candidate {look} against this policy): memagent policies power says how many "
-            "questions it takes"
+            f"{documents:,} documents, candidate {look} against this policy); with {each} each, it takes "
+            f"{needed or _MOST:,} documents to find it with {ENOUGH:.0%}"
         )
     return {
         "gain": GAIN,
@@ -299,33 +301,8 @@ def state(groups: Sequence[PlannedGroup], *, alpha: float, look: int, correlatio
         "questions": questions,
         "documents": documents,
         "correlation": correlation,
-        "discordance": max(group.discordance for group in groups),
+        "discordance": discordance,
         "warning": warning,
-    }
-
-
-def power_table(
-    spec: PromotionSpec, questions: Sequence[int], documents: Sequence[int], *, gain: float = GAIN, look: int = 1
-) -> Json:
-    """Return the power of a check of one group of questions, by questions a document and documents.
-
-    ``needed`` of each line are the documents for a power of `ENOUGH`; None: a million do not give it.
-    """
-    alpha = level(spec.alpha, look)
-    shared = {"alpha": alpha, "gain": gain, "correlation": spec.correlation}
-    lines: list[Json] = []
-    for count in questions:
-        planned = [PlannedGroup((count,) * size, spec.margin, spec.discordance) for size in documents]
-        needed = documents_needed(count, **shared, discordance=spec.discordance, margin=spec.margin)
-        lines.append({"questions": count, "power": [power([one], **shared) for one in planned], "needed": needed})
-    return {
-        "documents": list(documents),
-        "lines": lines,
-        "gain": gain,
-        "alpha": alpha,
-        "margin": spec.margin,
-        "correlation": spec.correlation,
-        "discordance": spec.discordance,
     }
 
 

@@ -38,7 +38,7 @@ def test_bash_completes_commands_and_options(bash: Path) -> None:
         "memagent eval": "evaluate",
         "memagent evaluate --suit": "--suite",
         "memagent train --dat": "--data --dataset",
-        "memagent policies pow": "power",
+        "memagent policies roll": "rollback",
         "memagent status --nosuch": "",
     }
     environment = {**HERE, "PATH": f"{bash.parent}{os.pathsep}{os.environ['PATH']}"}

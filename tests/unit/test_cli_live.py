@@ -82,12 +82,11 @@ def test_a_digest_says_that_its_model_is_another_one(monkeypatch):
         reader=SimpleNamespace(policy=SimpleNamespace(name="nano", policy_id="nano@2")),
     )
     before = {"policy": "qwen", "policy_id": "qwen@1"}
-    monkeypatch.setattr(asking, "run_ids", lambda corpus, kinds: ["first", "last"])
-    monkeypatch.setattr(asking, "read_summary", lambda store, run_id, corpus: before)
+    monkeypatch.setattr(asking, "last_digest", lambda corpus: before)
     assert asking._changed_model(reading) == "qwen@1 -> nano@2"
     before |= {"policy": "nano", "policy_id": "nano@1"}
     assert asking._changed_model(reading) == "", "another version of it, whose answers count"
-    monkeypatch.setattr(asking, "run_ids", lambda corpus, kinds: [])
+    monkeypatch.setattr(asking, "last_digest", lambda corpus: None)
     assert asking._changed_model(reading) == "", "the first digest"
     out = console()
     summary(out, {"readings": {"total": 1}, "model_changed": "qwen@1 -> nano@2"})

@@ -5,13 +5,11 @@ import pytest
 
 from memagent.rl.promotion import (
     PlannedGroup,
-    PromotionSpec,
     QuestionGroup,
     decide,
     documents_needed,
     level,
     power,
-    power_table,
     state,
 )
 from tests.unit.test_clustered import drawn
@@ -46,14 +44,5 @@ def test_more_documents_and_fewer_on_each_tell_more():
 def test_too_few_questions_are_said_before_reading():
     record = state([PlannedGroup((6,) * 13)], alpha=0.025, look=2, correlation=0.1)
     assert record["power"] < 0.2 and record["alpha"] == pytest.approx(level(0.025, 2))
-    assert "n=78 in 13 documents, candidate 2" in record["warning"] and "policies power" in record["warning"]
+    assert "n=78 in 13 documents, candidate 2" in record["warning"] and "with 6 each, it takes 254 documents" in record["warning"]
     assert state([PlannedGroup((1,) * 2000)], alpha=0.025, look=1, correlation=0.1)["warning"] == ""
-
-
-def test_the_table_has_power_by_documents_and_what_is_needed():
-    table = power_table(PromotionSpec(), [1, 20], [50, 100], look=1)
-    assert [line["questions"] for line in table["lines"]] == [1, 20] and table["documents"] == [50, 100]
-    assert table["lines"][1]["power"][1] > table["lines"][1]["power"][0] > table["lines"][0]["power"][0]
-    assert 100 < table["lines"][1]["needed"] < 120 and table["lines"][0]["needed"] > 600
-    later = power_table(PromotionSpec(), [20], [100], look=5)
-    assert later["lines"][0]["needed"] > table["lines"][1]["needed"]
