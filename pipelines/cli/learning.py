@@ -222,22 +222,17 @@ def harvest(
         float, typer.Option(min=0, max=1, help="Require this share of sampled readings to agree.")
     ] = 0.7,
     exclude_tag: Annotated[list[str] | None, typer.Option(help="Leave out documents with this tag; '': none.")] = None,
-    export: Annotated[Path | None, typer.Option(help="Also write the rows to this Parquet file.")] = None,
 ) -> None:
     """Make training rows from answers, feedback, agreement and generated questions."""
     from infra.store.corpora import check_name
     from pipelines.harvest import HarvestOptions
     from pipelines.harvest import harvest as run
-    from pipelines.io.qa_files import export_qa
 
     options = HarvestOptions(agreement, generate, least_share=least_share)
     if exclude_tag is not None:
         options = replace(options, exclude=tuple(tag for tag in exclude_tag if tag))
     with display(given.json) as show:
         summary = run(check_name(corpus), given.settings, options, run_id=given.run_id, show=show)
-    if export is not None and summary["rows"]:
-        export_qa(given.open_corpus(corpus), export)
-        summary["export"] = str(export)
     finish(summary, given.json, status=0)
 
 

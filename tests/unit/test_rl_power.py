@@ -44,5 +44,8 @@ def test_more_documents_and_fewer_on_each_tell_more():
 def test_too_few_questions_are_said_before_reading():
     record = state([PlannedGroup((6,) * 13)], alpha=0.025, look=2, correlation=0.1)
     assert record["power"] < 0.2 and record["alpha"] == pytest.approx(level(0.025, 2))
-    assert "n=78 in 13 documents, candidate 2" in record["warning"] and "with 6 each, it takes 254 documents" in record["warning"]
+    assert (
+        "n=78 in 13 documents, candidate 2" in record["warning"]
+        and "with 6 each, it takes 254 documents" in record["warning"]
+    )
     assert state([PlannedGroup((1,) * 2000)], alpha=0.025, look=1, correlation=0.1)["warning"] == ""

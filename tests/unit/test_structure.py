@@ -172,7 +172,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
         "ingest": common | {"--json", "--tag", "--explain", "--run-id", "--max-failed"},
         "harvest": common
         | model
-        | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--export", "--json", "--run-id"},
+        | {"--agreement", "--generate", "--least-share", "--exclude-tag", "--json", "--run-id"},
         "feedback": common | {"--json", "--reviewer"},
         "review": common | model | {"--port", "--reviewer", "--link", "--host", "--url", "--open"},
         "serve": common
@@ -277,7 +277,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     assert set(commands["train"].commands) == {"audit", "exports", "plan", "report", "curves", "selftest"}
     assert set(commands["engine"].commands) == {"list", "stop"}
     assert set(commands["qa"].commands) == {"import", "export"}
-    assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare", "power"}
+    assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare"}
     for name, options in expected.items():
         found = {opt for param in commands[name].params if param.param_type_name == "option" for opt in param.opts}
         assert found == options, name
