@@ -153,3 +153,8 @@ def _shared_segments(store: Store, old: Sequence[str], new: Sequence[str], place
 def policy_name(policy_id: str) -> str:
     """Return the name that all versions of a policy share."""
     return policy_id.rpartition("@")[0]
+
+
+def versions_of(name: str, policy_ids: pa.ChunkedArray) -> pa.Array:
+    """Return those of some policy ids that are versions of a policy."""
+    return pa.array([one for one in policy_ids.unique().to_pylist() if policy_name(one) == name], pa.string())

@@ -20,7 +20,7 @@ from infra.store.buckets import FEW, WHOLE, Bucket, buckets
 from infra.store.delta import Table
 from infra.store.documents import documents_count
 from infra.store.plans import Block, WorkItem, write_plan, write_work
-from infra.store.resume_points import find_past, policy_name
+from infra.store.resume_points import find_past, versions_of
 from infra.store.runs import withheld_runs
 from infra.store.schemas import PLAN, PlannedReading, SegmentRange, reading_item
 from infra.store.segments import segment_range, write_places, write_stream
@@ -64,8 +64,7 @@ def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: B
 
 def _of_the_policy(answers: pa.Table, name: str, withheld: Collection[str]) -> pa.Table:
     """Return the answers of any version of a policy, the newest first; without those of withheld runs."""
-    versions = [one for one in answers["policy_id"].unique().to_pylist() if policy_name(one) == name]
-    answers = answers.filter(pc.is_in(answers["policy_id"], value_set=pa.array(versions, pa.string())))
+    answers = answers.filter(pc.is_in(answers["policy_id"], value_set=versions_of(name, answers["policy_id"])))
     answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(withheld, pa.string()))))
     return answers.sort_by([("answered_at", "descending")])
 

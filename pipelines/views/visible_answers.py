@@ -14,6 +14,7 @@ from infra.store.corpora import default_questions
 from infra.store.delta import Table
 from infra.store.documents import PageNumbers, document_texts, present
 from infra.store.location import Corpus
+from infra.store.resume_points import policy_name, versions_of
 from infra.store.runs import DigestReader, last_digest, sampled_runs, withheld_runs
 from infra.store.schemas import AnswerRow, DocumentRow, EvidenceRow
 from memagent.quality.verdicts import Review
@@ -26,7 +27,7 @@ _NEEDED = (*("content_hash", "question", "scope", "policy_id", "config_hash", "r
 
 class AnswerRule(NamedTuple):
     """Decides which of several answers people are shown: the newest; but of the answers to a text from before the last
-    digest, that which the digest counts.
+    digest, that which the digest counts: of its reader, or else the newest of other versions of its policy.
     """
 
     sampled: tuple[str, ...]
@@ -51,14 +52,17 @@ class AnswerRule(NamedTuple):
             last.get("reader") if last else digest,
         )
 
-    def counted_at(self, answers: pa.Table) -> pa.Array:
-        """Return the times by which answers to texts are compared."""
-        at = answers["answered_at"]
+    def ranks(self, answers: pa.Table) -> pa.Array:
+        """Return ranks of answers to texts: of two, that of the higher rank counts, whichever is newer."""
         if self.digest is None:
-            return at
-        mine = [pc.equal(answers[name].cast(pa.string()), self.digest[name]) for name in ("policy_id", "config_hash")]
+            return pa.repeat(0, answers.num_rows)
+        at, policy_id = answers["answered_at"], answers["policy_id"].cast(pa.string())
+        same = pc.equal(answers["config_hash"].cast(pa.string()), self.digest["config_hash"])
+        version = pc.is_in(policy_id, value_set=versions_of(policy_name(self.digest["policy_id"]), policy_id))
+        mine = pc.equal(policy_id, self.digest["policy_id"])
+        counted = pc.if_else(pc.and_(same, version), pc.if_else(mine, 2, 1), 0)
         since = pa.scalar(datetime.fromisoformat(self.digest["since"]), at.type)
-        return pc.if_else(pc.and_(pc.and_(*mine), pc.less(at, since)), since, at)
+        return pc.if_else(pc.greater_equal(at, since), 3, counted)
 
 
 def visible_answers(
@@ -86,11 +90,13 @@ def visible_answers(
     if bucket is not None:
         answers = answers.filter(pc.equal(answers["scope"], "document"))
     key = ["question"] if bucket is None else ["content_hash", "question"]
-    counted_at = answers["answered_at"] if bucket is None else rule.counted_at(answers)
-    answers = answers.append_column("counted_at", counted_at)
     # The id decides between two at the same time.
-    newest = first_of_each(answers, key, [("counted_at", "descending"), ("reading_id", "ascending")])
-    newest = newest.drop_columns("counted_at")
+    order = [("answered_at", "descending"), ("reading_id", "ascending")]
+    if bucket is not None:
+        answers, order = answers.append_column("rank", rule.ranks(answers)), [("rank", "descending"), *order]
+    newest = first_of_each(answers, key, order)
+    if bucket is not None:
+        newest = newest.drop_columns("rank")
     if withheld:
         newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(rule.withheld, pa.string())))
     return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])

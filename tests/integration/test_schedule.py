@@ -51,7 +51,7 @@ def fail(corpus, document, question):
     )
 
 
-def test_a_digest_that_goes_back_to_a_configuration_shows_its_answers(corpus, config):
+def test_a_digest_that_goes_back_to_a_configuration_shows_its_answers(corpus, config, monkeypatch):
     short = load_config(
         store=config.store,
         sets=["flush_seconds=0.2", "reading.segment_tokens=48"],
@@ -71,6 +71,9 @@ def test_a_digest_that_goes_back_to_a_configuration_shows_its_answers(corpus, co
     again = digest("c", None, config)
     assert again["reader"] == back["reader"], "one that has nothing to do decides nothing anew"
     assert backfill("c", short, Dates(), every=True)["readings"]["total"] == 0 and shown() == first
+    assert digest("c", [OTTER], short)["readings"]["read_now"] == 0 and other["run_id"] in shown()
+    monkeypatch.setattr("infra.readers.RULES_VERSION", "newer")
+    assert digest("c", [OTTER, HERON], config)["readings"]["read_now"] == 0 and shown() == first
 
 
 def test_what_is_missing_and_what_failed_is_read_once(corpus, config):

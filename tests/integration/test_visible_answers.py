@@ -12,6 +12,7 @@ from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus
+from infra.store.resume_points import policy_name
 from infra.store.runs import mark_released
 from infra.store.schemas import AnswerRow
 from memagent.config import load_config
@@ -119,7 +120,7 @@ def digest_by(run: MadeUpRun, run_id: str, answer: AnswerRow, at: datetime, sinc
 def test_a_digests_answers_are_shown_where_its_model_has_answered_before_another(run, home, tmp_path):
     corpus, day, one = Corpus(run.store, CORPUS), timedelta(days=1), run.answers[0]
     at = datetime.now(UTC) - 9 * day
-    other = {"policy_id": "other", "found": True, "run_id": "other"}
+    other = {"policy_id": "other@1", "found": True, "run_id": "other"}
     archive = {"scope": "archive", "content_hash": "a" * 64, "question": "of all?", "reading_id": "whole"}
     rows = [
         old | other | {"answer": f"other {number}", "answered_at": at, "reading_id": f"other{number}"}
@@ -157,6 +158,11 @@ def test_a_digests_answers_are_shown_where_its_model_has_answered_before_another
         digest_by(run, "same", one, at + 3 * day, since=at + 3 * day)
         assert shown() == []
         digest_by(run, "forth", rows[0], at + 4 * day, since=at + 4 * day)
+        assert shown() == sorted(["other again", *every[1:]])
+        newer = one | {"policy_id": f"{policy_name(one['policy_id'])}@newer"}
+        digest_by(run, "newer", newer, at + 5 * day, since=at + 5 * day)
+        assert shown() == [], "a digest counts the answers of other versions of its policy"
+        digest_by(run, "last", rows[0], at + 6 * day, since=at + 6 * day)
         assert shown() == sorted(["other again", *every[1:]])
         service.index.clear()
         assert shown() == sorted(["other again", *every[1:]]), "an index that is made anew has the same"

@@ -17,7 +17,7 @@ from infra.store.schemas import FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 
-VERSION = "9"
+VERSION = "10"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 STATES = ("not found", "found", "failed")

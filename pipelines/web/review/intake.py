@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from infra.store.corpora import corpora, load_record
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
+from infra.store.resume_points import policy_name
 from infra.store.runs import ENDED, SHOWN, DigestReader, hidden_runs, last_digest, withheld_runs
 from infra.store.schemas import EVIDENCE, FEEDBACK, FailureRow, FeedbackRow
 from memagent.records import LEVELS
@@ -102,7 +103,7 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
 def _count_for(connection: sqlite3.Connection, corpus: int, reader: DigestReader) -> None:
     """Note whose answers the last digest counts, and show these."""
     name = reader_name(reader["policy_id"], reader["config_hash"])
-    connection.execute("INSERT OR IGNORE INTO reader (name) VALUES (?)", (name,))
+    _add_readers(connection, {name})
     connection.execute(
         "UPDATE corpus SET since = ?, reader = (SELECT id FROM reader WHERE name = ?) WHERE id = ?",
         (microseconds(datetime.fromisoformat(reader["since"])) << TIME_BITS, name, corpus),
@@ -115,9 +116,11 @@ def _show(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -
     """Set which items are shown, as `pipelines.views.visible_answers` has it, if a document has the text."""
     connection.execute(
         "UPDATE item SET shown = (SELECT present FROM subject WHERE subject.id = item.subject) AND id = ("
-        "SELECT other.id FROM item AS other JOIN corpus ON corpus.id = other.corpus WHERE other.subject = item.subject "
-        "AND other.question = item.question AND other.state < 2 ORDER BY MAX(other.id, "
-        "IIF(other.reader = corpus.reader, corpus.since, 0)) DESC, other.id DESC LIMIT 1) "
+        "SELECT other.id FROM item AS other JOIN corpus ON corpus.id = other.corpus "
+        "LEFT JOIN reader AS its ON its.id = other.reader LEFT JOIN reader AS mine ON mine.id = corpus.reader "
+        "WHERE other.subject = item.subject AND other.question = item.question AND other.state < 2 "
+        "ORDER BY CASE WHEN other.id >= corpus.since THEN 3 WHEN its.id = mine.id THEN 2 WHEN its.kin = mine.kin "
+        "THEN 1 ELSE 0 END DESC, other.id DESC LIMIT 1) "
         f"WHERE state < 2 AND {where}",
         values,
     )
@@ -153,6 +156,7 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
         f"INSERT INTO fresh VALUES ({', '.join('?' * 15)})",
         [(free.take(microseconds(answered_at)), *row) for *row, answered_at in rows.values()],
     )
+    _add_readers(connection, {row[0] for row in connection.execute("SELECT reader FROM fresh WHERE NOT archive")})
     for statement in _TAKE:
         connection.execute(statement, {"corpus": corpus, "archive": CONCATENATED, "part": part})
     _show(connection, "(subject, question) IN (SELECT i.subject, i.question FROM item AS i JOIN fresh USING (id))", ())
@@ -175,7 +179,6 @@ _TAKE = (
     "INSERT INTO words (rowid, answer) SELECT id, answer FROM fresh",
     "INSERT OR REPLACE INTO names (rowid, name) SELECT subject.id, subject.title FROM fresh JOIN subject "
     "ON subject.corpus = :corpus AND subject.content_hash = fresh.content_hash WHERE fresh.archive",
-    "INSERT OR IGNORE INTO reader (name) SELECT reader FROM fresh WHERE NOT archive",
     "INSERT INTO item (id, corpus, question, subject, shown, state, answered_at, confidence, level, reader) "
     f"SELECT fresh.id, :corpus, question.id, subject.id, 0, state, fresh.id >> {TIME_BITS}, confidence, level, "
     "COALESCE(reader.id, 0) FROM fresh LEFT JOIN reader ON reader.name = fresh.reader AND NOT archive "
@@ -208,6 +211,13 @@ class _FreeIds:
         self._next[first] = item + 1
         self._given.add(item)
         return item
+
+
+def _add_readers(connection: sqlite3.Connection, names: Collection[str]) -> None:
+    for name in names:
+        policy_id, config_hash = name.rsplit(" ", 1)
+        kin = reader_name(policy_name(policy_id), config_hash)
+        connection.execute("INSERT OR IGNORE INTO reader (name, kin) VALUES (?, ?)", (name, kin))
 
 
 def reader_name(policy_id: str, config_hash: str) -> str:

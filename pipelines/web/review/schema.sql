@@ -1,12 +1,15 @@
 PRAGMA journal_mode = WAL;
 CREATE TABLE corpus (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, digest INTEGER NOT NULL DEFAULT 0,
-  -- Of the last digest: whose answers count before older ones of others, and the id that an answer of its time has.
-  reader INTEGER NOT NULL DEFAULT -1, since INTEGER NOT NULL DEFAULT 0,
+  -- Of the last digest: whose answers count before others from before it, and then those of its `kin`.
+  reader INTEGER NOT NULL DEFAULT -1, since INTEGER NOT NULL DEFAULT 0,  -- since: the least id of an answer from then on
   forgettings INTEGER NOT NULL DEFAULT 0  -- that the corpus had when this was begun
 );
 -- Models with their configurations.
-CREATE TABLE reader (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE reader (
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
+  kin TEXT NOT NULL  -- the same for versions of a policy with the same configuration
+);
 CREATE TABLE question (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, text TEXT NOT NULL, question_id TEXT NOT NULL,
   UNIQUE (corpus, text)
