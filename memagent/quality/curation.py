@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memagent.evaluation.metrics import normalise
+from memagent.quality.verdicts import as_meant
 from memagent.records import TextSpan, stable_hash
 
 Source = Literal["feedback", "gold", "agreement", "generated"]
@@ -91,8 +92,8 @@ def gather(
     """Choose the training rows, one for each question on a stream. The order of `rows` does not matter.
 
     Dropped are: rows without a question or an answer; with a tag of `exclude`; agreed on by less than `least_share` of
-    the sampled readings; on what people dispute (`disputed`: qa_ids); saying what they rejected (`rejected`: normalised
-    answers by qa_id); contradicted by a row of the same source (both go: neither is believed more); said by a better
+    the sampled readings; on what people dispute (`disputed`: qa_ids); saying what they rejected (`rejected`: by
+    qa_id, `as_meant`); contradicted by a row of the same source (both go: neither is believed more); said by a better
     source; near-duplicates on the same stream; and those over documents on different sides of the split.
     """
     banned, refused = set(exclude), rejected or {}
@@ -100,7 +101,7 @@ def gather(
     by_id: dict[str, list[Qa]] = defaultdict(list)
     for row in rows:
         reason = _unfit(row, banned, least_share) or ("disputed" if row.qa_id in disputed else "")
-        answers = tuple(answer for answer in row.answers if normalise(answer) not in refused.get(row.qa_id, ()))
+        answers = tuple(answer for answer in row.answers if as_meant(answer) not in refused.get(row.qa_id, ()))
         if reason or not answers:
             dropped.append(Dropped(row, reason or "rejected"))
         else:
@@ -166,7 +167,7 @@ def agreement(answers: Sequence[tuple[str, bool] | None]) -> tuple[str, float]:
     for drawn in answers:
         if drawn is not None:
             answer, found = drawn
-            counts[normalise(answer) if found else ""].append(answer if found else "")
+            counts[as_meant(answer) if found else ""].append(answer if found else "")
     best = max(counts.values(), key=len, default=[])
     return (best[0] if best else ""), len(best) / len(answers)
 

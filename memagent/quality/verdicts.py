@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+import regex
+
 from memagent.evaluation.metrics import normalise
+from memagent.reading.folding import FoldedText
 from memagent.records import TextSpan
 
 VerdictKind = Literal["accepted", "rejected", "corrected", "withdrawn", "comment"]
@@ -14,6 +17,8 @@ Status = Literal["accepted", "corrected", "rejected", "disputed"]
 COUNTING = ("accepted", "rejected", "corrected")
 """Verdicts that say something of the answer; a comment does not, and a withdrawn one no longer does."""
 ABSENT = "not in the document"
+_NUMBER = regex.compile(r"(?:(?<!\w)\p{Dash})?\p{Nd}+(?:[\p{P}\p{S}]\p{Nd}+|[⁺⁻]?\p{No}+)*")
+_THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3}(?!\d))")
 _NONE = {normalise(words) for words in ("not found", ABSENT)}
 
 
@@ -66,6 +71,12 @@ class Review:
         return bool(self.answer) if self.status == "corrected" else given
 
 
+def as_meant(answer: str) -> str:
+    """Return what people's answers are compared by: normalised, and the numbers with their signs, points and powers."""
+    numbers = (FoldedText(number).folded for number in _NUMBER.findall(_THOUSANDS.sub("", answer)))
+    return " ".join([normalise(answer), *numbers])
+
+
 def right_answer(written: str) -> str:
     """Return what a person has written for the right answer; empty, where it is our words for that there is none."""
     return "" if normalise(written) in _NONE else written
@@ -93,8 +104,8 @@ def judges(verdicts: Iterable[Verdict]) -> set[str]:
 
 def disputed(verdicts: Sequence[Verdict]) -> bool:
     """Whether current verdicts contradict each other: two right answers, or one that another calls wrong."""
-    rights = {normalise(each.right) for each in verdicts if each.right is not None}
-    wrongs = {normalise(each.wrong) for each in verdicts if each.wrong is not None}
+    rights = {as_meant(each.right) for each in verdicts if each.right is not None}
+    wrongs = {as_meant(each.wrong) for each in verdicts if each.wrong is not None}
     return len(rights) > 1 or bool(rights & wrongs)
 
 
@@ -111,11 +122,11 @@ def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
         return Review("disputed", answer, people, at)
     last = next((each for each in reversed(left) if each.right is not None), None)
     if last is not None and last.right is not None:
-        same = normalise(last.right) == normalise(answer)
+        same = as_meant(last.right) == as_meant(answer)
         status: Status = "accepted" if same else "corrected"
         marked = next((each.spans for each in reversed(left) if each.right is not None and each.spans), ())
         return Review(status, answer if same else last.right, people, at, marked)
-    if any(normalise(each.wrong or "") == normalise(answer) for each in left):  # nobody calls any answer right
+    if any(as_meant(each.wrong or "") == as_meant(answer) for each in left):  # nobody calls any answer right
         return Review("rejected", answer, people, at)
     return None
 
@@ -135,8 +146,8 @@ def _of_one_mind(verdicts: Sequence[Verdict]) -> list[Verdict]:
     right: str | None = None
     wrong: set[str] = set()
     for verdict in reversed(verdicts):
-        said = None if verdict.right is None else normalise(verdict.right)
-        if said is None and (rejected := normalise(verdict.wrong or "")) != right:
+        said = None if verdict.right is None else as_meant(verdict.right)
+        if said is None and (rejected := as_meant(verdict.wrong or "")) != right:
             wrong.add(rejected)
         elif said is not None and right is None and said not in wrong:
             right = said

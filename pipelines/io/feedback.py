@@ -15,8 +15,7 @@ from infra.store.location import Corpus, Store
 from infra.store.runs import new_run_id
 from infra.store.schemas import now
 from memagent.errors import UsageError
-from memagent.evaluation.metrics import normalise
-from memagent.quality.verdicts import ABSENT, COUNTING, current, disputed, right_answer
+from memagent.quality.verdicts import ABSENT, COUNTING, as_meant, current, disputed, right_answer
 from memagent.questions import FileRow, csv_rows, json_lines, read_text
 from memagent.records import Json, half
 from pipelines.io.writer import without_prefix, xlsx_rows
@@ -109,9 +108,9 @@ def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: st
         if row["reading_id"] in shown:
             same = judged_in(row["corpus"]).get(FeedbackTarget(row["content_hash"], row["question"]), ())
             rights = (each.verdict.right for each in same)
-            corrections[row["reading_id"]] |= {normalise(right) for right in rights if right is not None}
+            corrections[row["reading_id"]] |= {as_meant(right) for right in rights if right is not None}
     for name, known in corrections.items():
-        if normalise(right_answer(shown[name].answer)) not in known:
+        if as_meant(right_answer(shown[name].answer)) not in known:
             raise UsageError(f"{shown[name].where}: {_EDITED}")
     if not homes:
         scope = f"corpus {corpus!r}" if corpus else "any corpus"

@@ -15,9 +15,9 @@ from infra.store.feedback import JudgedAnswer
 from infra.store.location import Corpus, Store
 from infra.store.plans import read_plan
 from infra.store.schemas import EvidenceRow, Scope
-from memagent.evaluation.metrics import exact_match, normalise
+from memagent.evaluation.metrics import exact_match
 from memagent.quality.curation import Qa, agreement
-from memagent.quality.verdicts import Verdict, disputed
+from memagent.quality.verdicts import Verdict, as_meant, disputed
 from memagent.records import TextSpan
 
 KINDS = ("ask", "digest")
@@ -123,7 +123,7 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold])
         known = {name: answers[name] for name in sorted(readings) if name in answers}
         drawn = [(known[name]["answer"], known[name]["found"]) if name in known else None for name in sorted(readings)]
         agreed, share = agreement(drawn)
-        same = {k: v for k, v in known.items() if normalise(v["answer"]) == normalise(agreed)}
+        same = {k: v for k, v in known.items() if as_meant(v["answer"]) == as_meant(agreed)}
         shown = next(iter(same), "")
         policy = same[shown]["policy_id"] if shown else ""
         made = Qa(question, (agreed,), stream, (), "agreement", reading_id=shown, policy_id=policy, share=share)
@@ -132,7 +132,7 @@ def agreed_rows(rows: Sequence[AskedRow], answers: Mapping[str, AnswerWithGold])
 
 
 def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, set[str]], set[str]]:
-    """Make a row for each accepted or corrected answer; also return what was rejected, by qa_id, normalised, and the
+    """Make a row for each accepted or corrected answer; also return what was rejected, by qa_id, as meant, and the
     qa_ids on which people contradict each other. An answer that was corrected is rejected as well.
     """
     qa: list[Qa] = []
@@ -155,8 +155,8 @@ def feedback_rows(judged: Sequence[JudgedAnswer]) -> tuple[list[Qa], dict[str, s
             qa.append(row)
         said[row.qa_id].append(verdict)
         wrong = verdict.given if verdict.kind == "corrected" else verdict.wrong
-        if wrong is not None and (verdict.right is None or normalise(wrong) != normalise(verdict.right)):
-            rejected[row.qa_id].add(normalise(wrong))
+        if wrong is not None and (verdict.right is None or as_meant(wrong) != as_meant(verdict.right)):
+            rejected[row.qa_id].add(as_meant(wrong))
     return qa, dict(rejected), {name for name, verdicts in said.items() if disputed(verdicts)}
 
 

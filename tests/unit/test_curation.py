@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.quality.curation import SPLITS, Qa, agreement, families, gather, leaks, split_of
+from memagent.quality.verdicts import as_meant
 from memagent.records import stable_hash
 
 
@@ -158,7 +159,7 @@ def test_documents_that_share_nothing_stand_for_themselves():
 def test_what_was_rejected_does_not_teach_whoever_says_it():
     agreed = row(answers=["Ada"], source="agreement", share=1.0)
     either = row("When?", ["1 May", "2 May"])
-    rejected = {agreed.qa_id: {"ada"}, either.qa_id: {"2 may"}}
+    rejected = {agreed.qa_id: {"ada"}, either.qa_id: {as_meant("2 May")}}
     harvest = gather([agreed, either, row("When was it?", ["2 May"])], rejected=rejected)
     assert harvest.reasons == {"rejected": 1}
     assert sorted(one.answers for one in harvest.kept) == [("1 May",), ("2 May",)]

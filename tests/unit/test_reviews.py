@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,22 @@ def test_what_was_corrected_is_shown_and_stays_right_when_the_text_is_read_again
     assert found is not None and (found.status, found.answer, found.reviewers) == ("corrected", "Delaware", ("anna",))
     again = review(verdicts, "the Delaware")
     assert again is not None and (again.status, again.answer) == ("accepted", "the Delaware")
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [("15", "1.5"), ("-5", "5"), ("106", "10⁶"), ("35 days", "3-5 days"), ("31/2", "3½"), ("1,5", "15")],
+)
+def test_another_number_is_another_answer_though_its_digits_are_the_same(given, right):
+    corrected = say("corrected", right, given=given)
+    assert review([corrected], given).status == "corrected" and review([corrected], given).answer == right
+    assert disputed([corrected, say("accepted", given=given, who="ben")])
+    assert review([corrected], right).status == "accepted"
+
+
+@pytest.mark.parametrize(("given", "right"), [("1,000 €", "1000 €"), ("−5", "-5"), ("3–5", "3-5."), ("10⁶", "10^6")])
+def test_another_way_to_write_a_number_is_no_other_answer(given, right):
+    assert review([say("corrected", right, given=given)], given).status == "accepted"
 
 
 def test_what_was_rejected_says_nothing_of_another_answer():
