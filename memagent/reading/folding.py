@@ -1,9 +1,9 @@
 """Finding words in a text however either is written, and where they stand in the text as it is.
 
 Both are folded: case, letters that are the same by compatibility (Unicode's NFKC: ligatures, full width), digits of any
-script, kinds of quotation marks, dashes and white space. What is not seen does not count, nor do hyphens between
-letters, ends of lines in words, vowel marks of Arabic and Hebrew, accents of Greek, and white space beside letters of
-scripts that have none between words.
+script (10⁶ is 10^6, and 3½ is 3 1/2), kinds of quotation marks, dashes and white space. What is not seen does not
+count, nor do hyphens between letters, ends of lines in words, vowel marks of Arabic and Hebrew, accents of Greek, and
+white space beside letters of scripts that have none between words.
 """
 
 import re
@@ -28,6 +28,7 @@ _CHANGED = regex.compile(
     (?! [!-,.-~](?!\p{{M}}) | (?<!{_BESIDE}\p{{DI}}{{0,30}})\ [!-,.-~]) (?:
     (?P<none> (?<=[\p{{L}}\p{{M}}]) [-\u2010\u2011\u00AD] (?:[^\S\n]*+\n\s*+)? (?=\p{{L}})
             | \u00AD\s*+\n\s*+ | [\p{{DI}}\u0640]++ | (?<={_BESIDE}\p{{DI}}{{0,30}})\s++ | \s++(?=\p{{DI}}*{_BESIDE}) )
+  | (?P<power> (?<=\p{{Nd}}) [⁺⁻₊₋]?+\p{{No}}++ )
   | (?P<dash> \s*+\p{{Dash}}[\p{{Dash}}\s]*+ )
   | (?P<space> [^\S\ ]\s*+ | \ \s++ )
   | (?P<quote> [{_SINGLE_QUOTES[1:]}{_DOUBLE_QUOTES[1:]}] )
@@ -48,7 +49,7 @@ _CHANGED_ASCII = re.compile(
 )
 """What the pattern above finds where a text is ASCII."""
 _MARKS = regex.compile(rf"(?V1)(?<={_VOWELLED}\p{{M}}{{0,30}})\p{{M}}|(?<=i)\u0307")
-_ALIKE = str.maketrans("\u06cc\u0649\u06a9\u2044", "\u064a\u064a\u0643/")
+_ALIKE = str.maketrans("\u06cc\u0649\u06a9\u2044\u2212", "\u064a\u064a\u0643/-")
 
 
 @lru_cache(maxsize=20_000)
@@ -64,6 +65,8 @@ def _replacement(match: "regex.Match[str] | re.Match[str]") -> str:
     kind = match.lastgroup
     if kind is None:
         return _letters(match[0])
+    if kind == "power":
+        return (" " if "VULGAR" in unicodedata.name(match[0][0], "") else "^") + _letters(match[0])
     if kind == "quote":
         return "'" if match[0] in _SINGLE_QUOTES else '"'
     return {"none": "", "dash": "-", "space": " "}[kind]

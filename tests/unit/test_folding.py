@@ -36,6 +36,10 @@ def found(words, text):
         ("שלום", "אמר שָׁלוֹם.", "שָׁלוֹם"),
         ("☑", "left ☑, right ☐", "☑"),
         ("-7", "is -7.", "-7"),
+        ("10^6", "up to 10⁶ units", "10⁶"),
+        ("10⁻²³", "some 10^-23 m", "10^-23"),
+        ("3 1/2", "within 3½ years", "3½"),
+        ("50 m2", "of 50 m² in all", "50 m²"),
     ],
 )
 def test_words_are_found_however_they_are_written(words, text, there):
@@ -51,6 +55,9 @@ def test_words_are_found_however_they_are_written(words, text, there):
         ("क", "कि की"),
         ("ชา", "ชำ"),
         ("cafe", "café"),
+        ("106", "10⁶"),
+        ("10⁶", "106"),
+        ("31/2", "3½"),
         ("カタ", "カタカナ"),
         ("the", "Ka\u00adthe\u00adrine"),
         ("", "x"),
