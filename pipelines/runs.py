@@ -48,6 +48,7 @@ _READ_NOW = (
     *("memories_cut", "engine_deaths", "carried_segments"),
 )
 """Counts in a summary of what its run has read."""
+_WITHHELD = "withheld: its digest has not passed the quality checks"
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
 
 
@@ -113,12 +114,18 @@ def kept_ingest(store: Store, run_id: str) -> IngestSummary | None:
 
 
 def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str, AnswerRow]:
-    """Return the answers that count for a plan's rows, by the row's reading_id; those that failed are absent."""
+    """Return the answers that count for a plan's rows, by the row's reading_id; those that failed are absent.
+
+    Answers of withheld digests have a warning that says so, wherever they are shown.
+    """
     wanted = {row["answered_by"] or row["reading_id"] for row in plan_rows}
     table = Table(corpus.store, "answers").read(
         corpus.name, filters=pc.field("reading_id").isin(pa.array(sorted(wanted), pa.string()))
     )
     answers: dict[str, AnswerRow] = {row["reading_id"]: row for row in table.to_pylist()}
+    withheld = withheld_runs(corpus)
+    for row in answers.values():
+        row["warnings"] = [*([_WITHHELD] if row["run_id"] in withheld else ()), *(row["warnings"] or ())]
     counted = {row["reading_id"]: answers.get(row["answered_by"] or row["reading_id"]) for row in plan_rows}
     return {reading: answer for reading, answer in counted.items() if answer is not None}
 

@@ -14,6 +14,7 @@ from infra.store.location import Corpus
 from infra.store.runs import begin_run, hidden_runs, withheld_runs
 from memagent.config import load_config
 from memagent.errors import UsageError
+from pipelines.archive import Archive
 from pipelines.ask import digest
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
@@ -153,6 +154,10 @@ def test_what_a_running_night_answers_is_hidden_until_it_is_judged(store, folder
     assert len(said(corpus)) == 90
 
 
+def asked_by_a_program(config):
+    return {answer.document: answer for answer in Archive("c", config=config).ask(OTTER.text)}
+
+
 def test_who_asks_what_a_held_night_has_answered_is_told(store, folder, config, model_folder):
     write_rooms(folder, lambda room: False, range(100, 140))
     night = digest("c", None, config)["run_id"]
@@ -164,14 +169,20 @@ def test_who_asks_what_a_held_night_has_answered_is_told(store, folder, config, 
     before, after = told.output.split("Answers of withheld digests")
     shown = [{line.partition("\t")[0] for line in part.splitlines() if "\t" in line} for part in (before, after)]
     assert not shown[0] & set(said(Corpus(store, "c"), withheld=True)) and len(shown[0] | shown[1]) == 100
-    line = next(line for line in told.stdout.splitlines() if "withheld" in line)
+    line = next(line for line in told.stdout.splitlines() if "withheld with" in line)
     assert line.startswith(f"40 of these answers are withheld with {night}") and f"memagent release {night}" in line
     seen = run.invoke(app, ["answers", "c", "--run", "asked", "--format", "jsonl", "--store", store.url])
     assert "memagent answers c --run asked" in line and len(seen.stdout.splitlines()) == 100
+    withheld = {name for name, answer in asked_by_a_program(config).items() if "withheld" in "".join(answer.warnings)}
+    in_file = [json.loads(line) for line in seen.stdout.splitlines()]
+    assert withheld == {f"room{room}.txt" for room in range(100, 140)}, "programs are told as well"
+    assert withheld == {row["document"] for row in in_file if "withheld" in "".join(row["warnings"])}
+    assert build(store, "asked").count("withheld: its digest") == 40
     summary = json.loads(run.invoke(app, [*options, "--json", "--no-answers", "--run-id", "again"]).stdout)
     assert summary["readings"]["answered_before"] == 100 and summary["readings"]["withheld"] == 40
     assert summary["withheld_answers"]["runs"] == {night: 40} and "--run again" in summary["withheld_answers"]["says"]
     release(store, night)
+    assert not any(answer.warnings for answer in asked_by_a_program(config).values())
     assert "withheld" not in run.invoke(app, [*options, "--show", "200"]).stderr
     calm = json.loads(run.invoke(app, [*options, "--json", "--no-answers"]).stdout)
     assert "withheld_answers" not in calm and "withheld" not in calm["readings"]
