@@ -202,6 +202,13 @@ def _run(
         more: RunExtras = {**request.extra, **outside, "segmented": cut, "stage_seconds": recorder.seconds}
         if result.unread:
             more["work"] = work
+        if request.kind == "digest":
+            more["reader"] = {
+                "policy_id": reading.reader.policy.policy_id,
+                "config_hash": reading.reader.config_hash,
+                "since": started.isoformat(),
+                "questions": [question.text for question in request.questions],
+            }
         summary = finish(reading, request.kind, started, plan=plan, result=result, extra=more)
         if not result.failed and not result.unread and request.chosen is None:
             close_runs(corpus, work)

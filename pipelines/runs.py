@@ -147,12 +147,6 @@ def finish(
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != run_id)
     fresh = digest.fresh if digest is not None else frozenset[str]()
-    if kind == "digest":
-        extra["reader"] = {
-            "policy_id": reading.reader.policy.policy_id,
-            "config_hash": reading.reader.config_hash,
-            "since": started.isoformat(),
-        }
     with counting(corpus, AnswerRule.of(corpus, fresh, extra.get("reader"))):
         answers = summarise(
             corpus,

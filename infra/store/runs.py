@@ -171,6 +171,8 @@ class DigestReader(TypedDict):
     config_hash: str
     since: str
     """ISO time from which on."""
+    questions: list[str]
+    """To which: answers to others are none of the digest's."""
 
 
 class RunExtras(TypedDict, total=False):

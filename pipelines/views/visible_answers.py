@@ -26,8 +26,8 @@ _NEEDED = (*("content_hash", "question", "scope", "policy_id", "config_hash", "r
 
 
 class AnswerRule(NamedTuple):
-    """Decides which of several answers people are shown: the newest; but of the answers to a text from before the last
-    digest, that which the digest counts: of its reader, or else the newest of other versions of its policy.
+    """Decides which of several answers people are shown: the newest; but of the answers to a question of the last
+    digest from before it, that which it counts: of its reader, or else the newest of other versions of its policy.
     """
 
     sampled: tuple[str, ...]
@@ -60,7 +60,8 @@ class AnswerRule(NamedTuple):
         same = pc.equal(answers["config_hash"].cast(pa.string()), self.digest["config_hash"])
         version = pc.is_in(policy_id, value_set=versions_of(policy_name(self.digest["policy_id"]), policy_id))
         mine = pc.equal(policy_id, self.digest["policy_id"])
-        counted = pc.if_else(pc.and_(same, version), pc.if_else(mine, 2, 1), 0)
+        asked = pc.is_in(answers["question"].cast(pa.string()), pa.array(self.digest["questions"], pa.string()))
+        counted = pc.if_else(pc.and_(asked, pc.and_(same, version)), pc.if_else(mine, 2, 1), 0)
         since = pa.scalar(datetime.fromisoformat(self.digest["since"]), at.type)
         return pc.if_else(pc.greater_equal(at, since), 3, counted)
 

@@ -110,8 +110,9 @@ def test_all_give_the_same_answers(run, home, tmp_path):
             assert len(withheld) == corpus_counts(corpus)["withheld"] == (0 if released else 4)
 
 
-def digest_by(run: MadeUpRun, run_id: str, answer: AnswerRow, at: datetime, since: datetime, **more: bool) -> None:
+def digest_by(run: MadeUpRun, run_id: str, answer: AnswerRow, at: datetime, since: datetime, **more: object) -> None:
     reader = {"policy_id": answer["policy_id"], "config_hash": answer["config_hash"], "since": since.isoformat()}
+    reader["questions"] = more.pop("questions", [*QUESTIONS.values()])
     row = {"corpus": CORPUS, "run_id": run_id, "kind": "digest", "status": "completed", "config": "{}", **more}
     row |= {"started_at": at, "ended_at": at, "summary": json.dumps({"reader": reader})}
     Table(run.store, "runs").append([row])
@@ -162,8 +163,11 @@ def test_a_digests_answers_are_shown_where_its_model_has_answered_before_another
         newer = one | {"policy_id": f"{policy_name(one['policy_id'])}@newer"}
         digest_by(run, "newer", newer, at + 5 * day, since=at + 5 * day)
         assert shown() == [], "a digest counts the answers of other versions of its policy"
-        digest_by(run, "last", rows[0], at + 6 * day, since=at + 6 * day)
+        digest_by(run, "between", rows[0], at + 6 * day, since=at + 6 * day)
         assert shown() == sorted(["other again", *every[1:]])
+        digest_by(run, "else", one, at + 7 * day, since=at + 7 * day, questions=["of others?"])
+        assert shown() == sorted(["other again", *every[1:]]), "it asks none of these: the newest are shown"
+        digest_by(run, "last", rows[0], at + 8 * day, since=at + 8 * day)
         service.index.clear()
         assert shown() == sorted(["other again", *every[1:]]), "an index that is made anew has the same"
 

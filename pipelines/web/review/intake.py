@@ -102,12 +102,14 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
 
 def _count_for(connection: sqlite3.Connection, corpus: int, reader: DigestReader) -> None:
     """Note whose answers the last digest counts, and show these."""
-    name = reader_name(reader["policy_id"], reader["config_hash"])
+    name, questions = reader_name(reader["policy_id"], reader["config_hash"]), json.dumps(reader["questions"])
     _add_readers(connection, {name})
     connection.execute(
-        "UPDATE corpus SET since = ?, reader = (SELECT id FROM reader WHERE name = ?) WHERE id = ?",
-        (microseconds(datetime.fromisoformat(reader["since"])) << TIME_BITS, name, corpus),
+        "UPDATE corpus SET since = ?, questions = ?, reader = (SELECT id FROM reader WHERE name = ?) WHERE id = ?",
+        (microseconds(datetime.fromisoformat(reader["since"])) << TIME_BITS, questions, name, corpus),
     )
+    counted = "text IN (SELECT value FROM json_each(?))"
+    connection.execute(f"UPDATE question SET counted = {counted} WHERE corpus = ?", (questions, corpus))
     several = "SELECT subject, question FROM item WHERE reader > 0 GROUP BY 1, 2 HAVING MIN(reader) < MAX(reader)"
     _show(connection, f"(subject, question) IN ({several})", ())
 
@@ -117,10 +119,11 @@ def _show(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -
     connection.execute(
         "UPDATE item SET shown = (SELECT present FROM subject WHERE subject.id = item.subject) AND id = ("
         "SELECT other.id FROM item AS other JOIN corpus ON corpus.id = other.corpus "
+        "JOIN question ON question.id = other.question "
         "LEFT JOIN reader AS its ON its.id = other.reader LEFT JOIN reader AS mine ON mine.id = corpus.reader "
         "WHERE other.subject = item.subject AND other.question = item.question AND other.state < 2 "
-        "ORDER BY CASE WHEN other.id >= corpus.since THEN 3 WHEN its.id = mine.id THEN 2 WHEN its.kin = mine.kin "
-        "THEN 1 ELSE 0 END DESC, other.id DESC LIMIT 1) "
+        "ORDER BY CASE WHEN other.id >= corpus.since THEN 3 WHEN NOT question.counted THEN 0 "
+        "WHEN its.id = mine.id THEN 2 WHEN its.kin = mine.kin THEN 1 ELSE 0 END DESC, other.id DESC LIMIT 1) "
         f"WHERE state < 2 AND {where}",
         values,
     )
@@ -169,7 +172,8 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
 
 
 _TAKE = (
-    "INSERT INTO question (corpus, text, question_id) SELECT :corpus, question, MIN(question_id) FROM fresh WHERE true "
+    "INSERT INTO question (corpus, text, question_id, counted) SELECT :corpus, question, MIN(question_id), question IN "
+    "(SELECT value FROM corpus JOIN json_each(corpus.questions) WHERE corpus.id = :corpus) FROM fresh WHERE true "
     "GROUP BY question ON CONFLICT DO NOTHING",
     "INSERT INTO subject (corpus, content_hash, doc_id, title, copies, present) "
     "SELECT :corpus, content_hash, '', CASE WHEN archive THEN :archive ELSE '' END, 1, archive FROM fresh WHERE true "

@@ -2,7 +2,7 @@ PRAGMA journal_mode = WAL;
 CREATE TABLE corpus (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, digest INTEGER NOT NULL DEFAULT 0,
   -- Of the last digest: whose answers count before others from before it, and then those of its `kin`.
-  reader INTEGER NOT NULL DEFAULT -1, since INTEGER NOT NULL DEFAULT 0,  -- since: the least id of an answer from then on
+  reader INTEGER NOT NULL DEFAULT -1, questions TEXT NOT NULL DEFAULT '[]', since INTEGER NOT NULL DEFAULT 0,  -- since: the least id of an answer from then on
   forgettings INTEGER NOT NULL DEFAULT 0  -- that the corpus had when this was begun
 );
 -- Models with their configurations.
@@ -12,6 +12,7 @@ CREATE TABLE reader (
 );
 CREATE TABLE question (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, text TEXT NOT NULL, question_id TEXT NOT NULL,
+  counted INTEGER NOT NULL DEFAULT 0,  -- whether the last digest asks it
   UNIQUE (corpus, text)
 );
 -- Versions of documents, as the table has them: the newest row of a document and text is its state.
