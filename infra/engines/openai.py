@@ -65,7 +65,8 @@ class OpenAIEngine:
             ) from error
         except openai.OpenAIError as error:
             if getattr(error, "status_code", 0) not in _NO_LISTING:
-                raise ConfigError(f"no OpenAI-compatible server answers at {self._address}: {error}") from error
+                why = self._without_key(str(error))
+                raise ConfigError(f"no OpenAI-compatible server answers at {self._address}: {why}") from error
             served = []
         self.server.lists = bool(served)
         if served and self._model not in served:
@@ -124,9 +125,15 @@ class OpenAIEngine:
         try:
             return parse(200, {}, await self._client.post(path, cast_to=object, body=request))
         except openai.APIStatusError as error:
-            return parse(error.status_code, error.response.headers, error.body)
+            said = self._without_key(json.dumps(error.body))
+            return parse(error.status_code, error.response.headers, json.loads(said))
         except (openai.APIConnectionError, ValueError) as error:  # of a body that is not the JSON it claims to be
             raise RetryableError(f"{type(error).__name__}: {error}") from error
+
+    def _without_key(self, said: str) -> str:
+        """Return what a server says without the key, which some proxies repeat: errors are kept in the store."""
+        key = os.environ.get(self._config.api_key_env, "")
+        return said.replace(key, "(the key)") if len(key) >= _LEAST_KEY else said
 
     def _exact(self, sampling: Sampling) -> Json:
         """Return the parameters of token ids and of a response's end, as far as the protocol has them."""
@@ -150,6 +157,8 @@ class OpenAIEngine:
         )
 
 
+_LEAST_KEY = 8
+"""Characters; a shorter word may be part of others."""
 _EXACT = {"return_token_ids": True, "skip_special_tokens": False, "add_special_tokens": False}
 _QUESTION, _SENTENCE = "Who keeps the key of the store room?", "Ada Marsh keeps the key of the store room."
 _OTHER_PROTOCOL = "If this server takes no token ids, set engine.protocol to text or chat"

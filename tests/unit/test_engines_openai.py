@@ -224,6 +224,16 @@ def test_a_password_in_a_servers_address_is_told_to_nobody():
     assert "geheim" not in str(refused.value)
 
 
+def test_a_key_that_a_server_repeats_is_told_to_nobody(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    with model_server([refusal("Virtual key expected. Received=sk-very-secret", 401)] * 9) as server:
+        refused, _ = read(server.url)
+    assert isinstance(refused, RequestError) and "Received=(the key)" in str(refused)
+    with model_server(listing=refusal("sk-very-secret is wrong", 500)) as server, pytest.raises(ConfigError) as failed:
+        asyncio.run(started(ReaderSpec(settings(server.url))))
+    assert "(the key) is wrong" in str(failed.value)
+
+
 def doctor(url, monkeypatch, *more):
     for check in ("_accelerator", "_ray", "_prefect"):
         monkeypatch.setattr(f"pipelines.operate.doctor.{check}", lambda config: "")
