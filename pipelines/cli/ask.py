@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -46,19 +46,6 @@ _LINES = 3
 """Most lines of a cell."""
 
 
-def _with_notice(corpus: "Corpus", rows: Iterable["GivenAnswer"]) -> Iterator["GivenAnswer"]:
-    """Yield answers of earlier runs; before the first one of a withheld digest, say that there are some."""
-    from infra.store.runs import withheld_runs
-
-    withheld: set[str] | None = None
-    for row in rows:
-        withheld = withheld_runs(corpus) if withheld is None else withheld
-        if row["run_id"] in withheld:
-            withheld = set()  # it is said once
-            typer.echo("Answers of withheld digests are among these.", err=True)
-        yield row
-
-
 class AnswerPrinter:
     """Prints the answers of a run as they are found (`pipelines.stages.read.AnswerWatch`)."""
 
@@ -78,7 +65,7 @@ class AnswerPrinter:
 
         self._corpus, self._run_id = corpus, run_id
         if self._earlier and self._most > self.printed:
-            self._print(_with_notice(corpus, answered_before(corpus, run_id)))
+            self._print(answered_before(corpus, run_id))
 
     def answered(self, files: Sequence["DataFile"]) -> None:
         """Print what a worker has answered."""
