@@ -114,18 +114,19 @@ class FoldedText:
         while at >= 0:
             start, end = self._place(at), self._place(at + len(words) - 1, end=True)
             said = self.text[start:end]  # a dash stands for the white space around it
-            start, end = end - len(said.lstrip()), start + len(said.rstrip())
-            if grapheme_start(self.text, start) == start and grapheme_start(self.text, end) == end:
-                yield start, end
+            low, high = end - len(said.lstrip()), start + len(said.rstrip())
+            if min(start, end) >= 0 and all(grapheme_start(self.text, place) == place for place in (low, high)):
+                yield low, high
             at = self.folded.find(words, at + 1)
 
     def _place(self, at: int, *, end: bool = False) -> int:
-        """Return where a folded character begins, or ends, in the text."""
+        """Return where a folded character begins, or ends, in the text; -1: within a sign there, as 1 and 2 in ½."""
         piece = bisect_right(self._folded, at) - 1
         first, low, high = self._folded[piece], self._original[piece], self._original[piece + 1]
-        if self._folded[piece + 1] - first == high - low:
+        length = self._folded[piece + 1] - first
+        if length == high - low:
             return low + at - first + end
-        return high if end else low
+        return (high if end else low) if at == first + (length - 1 if end else 0) else -1
 
 
 _WORD_EDGE = regex.compile(r"(?w)\b")

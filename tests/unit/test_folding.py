@@ -58,6 +58,8 @@ def test_words_are_found_however_they_are_written(words, text, there):
         ("106", "10⁶"),
         ("10⁶", "106"),
         ("31/2", "3½"),
+        ("2", "within ½ year"),
+        ("6", "up to 10⁶ units"),
         ("カタ", "カタカナ"),
         ("the", "Ka\u00adthe\u00adrine"),
         ("", "x"),
