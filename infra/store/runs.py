@@ -171,7 +171,7 @@ class DigestReader(TypedDict):
     config_hash: str
     since: str
     """ISO time from which on."""
-    questions: list[str]
+    questions: NotRequired[list[str]]
     """To which: answers to others are none of the digest's."""
 
 

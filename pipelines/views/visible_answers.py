@@ -60,7 +60,7 @@ class AnswerRule(NamedTuple):
         same = pc.equal(answers["config_hash"].cast(pa.string()), self.digest["config_hash"])
         version = pc.is_in(policy_id, value_set=versions_of(policy_name(self.digest["policy_id"]), policy_id))
         mine = pc.equal(policy_id, self.digest["policy_id"])
-        asked = pc.is_in(answers["question"].cast(pa.string()), pa.array(self.digest["questions"], pa.string()))
+        asked = pc.is_in(answers["question"].cast(pa.string()), pa.array(self.digest.get("questions", []), pa.string()))
         counted = pc.if_else(pc.and_(asked, pc.and_(same, version)), pc.if_else(mine, 2, 1), 0)
         since = pa.scalar(datetime.fromisoformat(self.digest["since"]), at.type)
         return pc.if_else(pc.greater_equal(at, since), 3, counted)

@@ -102,7 +102,7 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
 
 def _count_for(connection: sqlite3.Connection, corpus: int, reader: DigestReader) -> None:
     """Note whose answers the last digest counts, and show these."""
-    name, questions = reader_name(reader["policy_id"], reader["config_hash"]), json.dumps(reader["questions"])
+    name, questions = reader_name(reader["policy_id"], reader["config_hash"]), json.dumps(reader.get("questions", []))
     _add_readers(connection, {name})
     connection.execute(
         "UPDATE corpus SET since = ?, questions = ?, reader = (SELECT id FROM reader WHERE name = ?) WHERE id = ?",
