@@ -4,13 +4,15 @@ import json
 import logging
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
+
+import pyarrow.compute as pc
 
 from infra.cluster.loaded_engine import LocalEngine
 from infra.cluster.session import lazy_ray
@@ -316,6 +318,7 @@ def digest(
             extra["model_changed"] = changed
         extra["inputs"] = _inputs(reading, defaults)
         if (same := _previous(corpus, extra["inputs"])) is not None:
+            _forget_unmatched(corpus, [question.question_id for question in defaults])
             return repeat(reading, same, started=started, extra=extra)
         request = AskRequest(name, defaults, config, kind="digest", run_id=run_id, started=started, extra=extra)
         return run_readings(request, show)
@@ -376,8 +379,17 @@ def _planned(reading: ReadingPass, request: AskRequest, recorder: Recorder) -> t
     return cut, make_plan(planned)
 
 
+def _forget_unmatched(corpus: Corpus, asked: Collection[str]) -> None:
+    """Drop earlier runs' failures to match documents, except those of default questions that are not asked now."""
+    quarantine = Table(corpus.store, "quarantine")
+    failed = set(quarantine.read(corpus.name, ["item"], pc.field("stage") == "plan")["item"].to_pylist())
+    standing = {question.question_id for question in default_questions(corpus)} - set(asked)
+    quarantine.delete(corpus.name, stage=["plan"], item=failed - standing)
+
+
 def _quarantine_unmatched(corpus: Corpus, run_id: str, plan: Plan, questions: Sequence[Question]) -> None:
     texts = {question.question_id: question.text for question in questions}
+    _forget_unmatched(corpus, texts)
     Table(corpus.store, "quarantine").upsert(
         failure_row(
             corpus.name,

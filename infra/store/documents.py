@@ -290,9 +290,15 @@ def quarantined(corpus: Corpus) -> pa.Table:
     """Return the current quarantine (`infra.store.schemas.QUARANTINE`), ordered by stage and item.
 
     An ingest row counts if it is of the run that read its source last: sources that were since read, dismissed or
-    deleted have none. Of other stages the newest row of each stage, item and reason counts.
+    deleted have none. Of other stages the newest row of each stage, item and reason counts; not a reading's if its
+    document is gone.
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
+    readings = table.filter(pc.equal(table["stage"], "read"))["item"].to_pylist()
+    gone = {item.rpartition(" ? ")[0] for item in readings} - {"archive"}
+    if gone:
+        documents = Table(corpus.store, "documents").read(corpus.name, filters=one_of("doc_id", gone))
+        gone -= set(present(documents)["doc_id"].to_pylist())
     items = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
     mine = one_of("source", (item.split("#", 1)[0] for item in items))
     latest: dict[str, SourceRow] = {}
@@ -305,6 +311,8 @@ def quarantined(corpus: Corpus) -> pa.Table:
             source = latest.get(row["item"].split("#", 1)[0])
             if source is None or source["run_id"] != row["run_id"] or source["state"] in ("deleted", "dismissed"):
                 continue
+        elif row["stage"] == "read" and row["item"].rpartition(" ? ")[0] in gone:
+            continue
         rows[row["stage"], row["item"], row["reason"]] = row
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema=QUARANTINE)
 

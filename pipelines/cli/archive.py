@@ -223,7 +223,7 @@ def quarantine(
     given: Common,
     corpus: CorpusArgument,
     dismiss: Annotated[
-        list[str] | None, typer.Option(help="Ignore this failed source until it changes; may be repeated.")
+        list[str] | None, typer.Option(help="Ignore this failed item until it changes or fails again; may be repeated.")
     ] = None,
 ) -> None:
     """Show failed files, documents and questions with reasons."""
@@ -235,6 +235,6 @@ def quarantine(
         from pipelines.stages.ingest import dismiss as dismiss_sources
 
         names = dismiss_sources(check_known(given.open_corpus(corpus)), dismiss, given.settings, new_run_id())
-        typer.echo(f"dismissed until they change: {', '.join(map(plain, names))}", err=True)
+        typer.echo(f"dismissed until they change or fail again: {', '.join(map(plain, names))}", err=True)
     rows = quarantined(given.settings, corpus)
     out({"corpus": corpus, "quarantined": rows}) if given.json else show_quarantine(rows)

@@ -92,13 +92,17 @@ def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
 def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: str) -> list[str]:
     """Count failed sources, named as in the quarantine or as paths, as failures no more until they change.
 
-    Raises UsageError: a source has not failed; the message names the nearest one that has.
+    Failed readings and questions, named as there, are dropped until they fail again. Raises UsageError: one has not
+    failed; the message names the nearest one that has.
     """
-    table = quarantined(corpus)
-    items: list[str] = table.filter(pc.equal(table["stage"], "ingest"))["item"].to_pylist()
-    failed = {item.split("#", 1)[0] for item in items}
+    failed = {
+        row["item"].split("#", 1)[0] if row["stage"] == "ingest" else row["item"]: row["stage"]
+        for row in quarantined(corpus).to_pylist()
+    }
     names = [_failed_name(source, failed) for source in sources]
     with used(corpus, run_id, wait=config.wait, show=None):
+        later = [name for name in names if failed[name] != "ingest"]
+        Table(corpus.store, "quarantine").delete(corpus.name, item=later)
         known = current_sources(corpus)
         writer = DocumentWriter(corpus, run_id, _after(known))
         for row in known.filter(pc.is_in(known["source"], value_set=pa.array(names, pa.string()))).to_pylist():
@@ -114,11 +118,11 @@ def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: st
 
 def _failed_name(source: str, failed: Collection[str]) -> str:
     path = source if "://" in source else quoted(os.path.abspath(source))
-    for name in (source.split("#", 1)[0], path):
+    for name in (source, source.split("#", 1)[0], path):
         if name in failed:
             return name
     near = get_close_matches(path, failed, n=1)
-    raise UsageError(f"source {source!r} has not failed" + (f"; did you mean {near[0]!r}?" if near else ""))
+    raise UsageError(f"{source!r} has not failed" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def _after(known: pa.Table) -> datetime:

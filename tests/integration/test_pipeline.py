@@ -16,6 +16,7 @@ from infra.store.corpora import remember
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.plans import read_plan
+from infra.store.schemas import failure_row
 from infra.store.turns import turns
 from memagent.config import load_config
 from memagent.errors import ItemError, UsageError
@@ -27,7 +28,7 @@ from pipelines.operate.status import corpus_status, quarantined
 from pipelines.report.page import build
 from pipelines.stages import plan
 from pipelines.stages import summarise as rollup
-from pipelines.stages.ingest import ingest
+from pipelines.stages.ingest import dismiss, ingest
 from pipelines.stages.plan import make_plan
 from pipelines.stages.planned_readings import PlanRequest
 from tests.support.archives import HERON, OTTER, write_archive
@@ -218,6 +219,38 @@ def test_a_name_that_is_no_documents_is_a_failure_though_others_are(store, archi
     assert summary["readings"]["read_now"] == 3 and summary["failures_by_reason"] == {"no-document": 1}
     (row,) = quarantined(config, "c")
     assert row["item"] == "a" and '["nowhere.txt", "no*"]' in row["detail"]
+
+
+def test_a_question_that_matched_nothing_is_no_failure_once_it_is_asked_no_more(store, archive, config):
+    take(store, archive, config)
+    nowhere, there = (Question(name, OTTER.text, (f"{name}.txt",)) for name in ("nowhere", "doc1"))
+
+    def failed():
+        return [row["item"] for row in quarantined(config, "c")]
+
+    ask("c", [nowhere], config)
+    assert failed() == ["nowhere"]
+    digest("c", [there], config)
+    assert failed() == [], "the digest does not ask it"
+    ask("c", [nowhere], config)
+    assert digest("c", None, config)["conversations"] == 0 and failed() == [], "nor does one that has nothing to do"
+    digest("c", [nowhere, there], config)
+    ask("c", [there], config)
+    assert failed() == ["nowhere"], "every digest asks it"
+
+
+def test_a_failed_reading_is_no_failure_once_its_document_is_gone_or_it_is_dismissed(store, archive, config):
+    take(store, archive, config)
+    items = [f"{name} ? a" for name in ("archive", "doc0.txt", "doc1.txt", "doc2.txt")]
+    rows = [failure_row("c", "read", item, reason="RequestError", detail="no", run_id="r") for item in items]
+    Table(store, "quarantine").upsert(rows)
+    (archive / "doc1.txt").unlink()
+    ingest(Corpus(store, "c"), [str(archive)], config, "run-2")
+    assert [row["item"] for row in quarantined(config, "c")] == ["archive ? a", "doc0.txt ? a", "doc2.txt ? a"]
+    dismiss(Corpus(store, "c"), ["doc2.txt ? a", "archive ? a"], config, "dismiss")
+    assert [row["item"] for row in quarantined(config, "c")] == ["doc0.txt ? a"]
+    Table(store, "quarantine").upsert(rows[3:])
+    assert [row["item"] for row in quarantined(config, "c")] == ["doc0.txt ? a", "doc2.txt ? a"], "it failed again"
 
 
 def test_a_folder_that_is_gone_is_a_failure_and_the_others_are_read(store, archive, config, tmp_path):
