@@ -34,6 +34,7 @@ from pipelines.views.visible_answers import (
     Citations,
     CitedEvidence,
     archive_warnings,
+    changed_since,
     documents_with,
     question_ids,
     reader_warnings,
@@ -260,8 +261,11 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
                 yield _given(document, _renamed(answer, ids), citations, reviews.of(answer))
     shown: list[AnswerRow] = visible_answers(corpus, None, rule, withheld=withheld).to_pylist()
     reviews, citations = Reviews(corpus), Citations(corpus, shown)
-    whole = _concatenated(corpus) if shown else None
-    yield from (_given(whole, _renamed(answer, ids), citations, reviews.of(answer)) for answer in shown if whole)
+    if shown:
+        whole, now = _concatenated(corpus), current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
+    for answer in shown:
+        warnings = [*changed_since(corpus, answer, now), *(whole["warnings"] or ())]
+        yield _given({**whole, "warnings": warnings}, _renamed(answer, ids), citations, reviews.of(answer))
 
 
 def _renamed(answer: AnswerRow, ids: Mapping[str, str]) -> AnswerRow:

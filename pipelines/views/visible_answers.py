@@ -17,6 +17,7 @@ from infra.store.location import Corpus
 from infra.store.resume_points import policy_name, versions_of
 from infra.store.runs import DigestReader, last_digest, sampled_runs, withheld_runs
 from infra.store.schemas import AnswerRow, DocumentRow, EvidenceRow
+from infra.store.segments import stream_of
 from memagent.quality.verdicts import Review
 from memagent.records import TextSpan
 
@@ -183,6 +184,15 @@ def archive_warnings(corpus: Corpus) -> list[str]:
     warned, columns = pc.field("warnings").is_valid(), ["doc_id", "content_hash", "state", "seen_at"]
     count = present(Table(corpus.store, "documents").read(corpus.name, columns, warned)).num_rows
     return [f"{count:,} document{'s have' if count > 1 else ' has'} warnings"] if count else []
+
+
+def changed_since(corpus: Corpus, answer: AnswerRow, texts: pa.Array) -> list[str]:
+    """Return the warning of an answer over all documents, concatenated, if they have other `texts` (hashes) now."""
+    read = pa.array(stream_of(corpus, answer), pa.string())
+    pairs = ((texts, read), (read, texts))
+    unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)
+    changed = len(read) and (unread or gone)
+    return [f"of other documents than now: {unread:,} not read, {gone:,} gone or changed"] if changed else []
 
 
 def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:

@@ -105,6 +105,20 @@ def test_the_newest_answer_over_an_archive_counts_wherever_its_hash_stands(confi
     assert [given["answer"] for given in answer_rows(corpus)] == ["4711"]
 
 
+def test_an_answer_over_documents_that_have_changed_since_says_so(config, many):
+    corpus = _take(config, many)
+    texts = [json.loads(line)["text"] for line in many.read_text().splitlines()]
+    ask("c", [OTTER], config, archive=True)
+    (given,) = answer_rows(corpus)
+    assert given["warnings"] == []
+    _write(many, ["Of the black stork.", *texts[1:], "Of the white stork."])
+    _take(config, many)
+    (given,) = answer_rows(corpus)
+    assert given["warnings"] == ["of other documents than now: 2 not read, 1 gone or changed"]
+    ask("c", [OTTER], config, archive=True)
+    assert [given["warnings"] for given in answer_rows(corpus)] == [[]]
+
+
 def test_a_large_archive_that_grows_is_read_on(config, many):
     corpus = _take(config, many)
     first = ask("c", [OTTER], config, archive=True)
