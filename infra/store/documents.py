@@ -290,8 +290,7 @@ def quarantined(corpus: Corpus) -> pa.Table:
     """Return the current quarantine (`infra.store.schemas.QUARANTINE`), ordered by stage and item.
 
     An ingest row counts if it is of the run that read its source last: sources that were since read, dismissed or
-    deleted have none. Of other stages the newest row of each stage, item and reason counts; not a reading's if its
-    document is gone.
+    deleted have none. Of other stages the newest row of each stage, item and reason counts, if its document is there.
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
     readings = table.filter(pc.equal(table["stage"], "read"))["item"].to_pylist()

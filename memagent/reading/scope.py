@@ -212,14 +212,17 @@ def check_answer(
     """Return how far to trust an answer, and what speaks against it.
 
     Its question is outside of what the reader was trained for; it does not hold what all answers to such questions
-    hold, as a date a digit; its quotes name something else that is called almost the same; or an earlier memory said
-    otherwise (`earlier`, of `memagent.reading.evidence.contradicted`).
+    hold, as a date a digit, or no quote says it word for word; its quotes name something else that is called almost the
+    same; or an earlier memory said otherwise (`earlier`, of `memagent.reading.evidence.contradicted`).
     """
     kind = scope.kind(question) if scope else None
     warnings = [scope.mark] if scope and kind is None else []
     misshapen = bool(answer and kind and kind.form and not regex.search(kind.form, answer))
     if misshapen and kind:
         warnings.append(f"it does not look like an answer to this kind of question: {kind.name}")
+    miscopied = bool(kind and kind.form and evidence) and not any(one.verbatim for one in evidence)
+    if miscopied:
+        warnings.append("no quote has this number or date as it stands here")
     others = [f"{near}, not {name}" for name, near in confused(question, "\n".join(one.quote for one in evidence))]
     taken = not others or scope is None or scope.confused is None
     if others:
@@ -228,4 +231,4 @@ def check_answer(
     if earlier:
         warnings.append(f"an earlier memory said otherwise: {earlier[:_SAID_CHARS]}")
     level = scope.level(question, confidence) if scope and confidence is not None else None
-    return CheckedAnswer(taken, "low" if level and (others or earlier or misshapen) else level, tuple(warnings))
+    return CheckedAnswer(taken, "low" if level and warnings else level, tuple(warnings))

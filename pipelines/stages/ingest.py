@@ -92,8 +92,7 @@ def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
 def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: str) -> list[str]:
     """Count failed sources, named as in the quarantine or as paths, as failures no more until they change.
 
-    Failed readings and questions, named as there, are dropped until they fail again. Raises UsageError: one has not
-    failed; the message names the nearest one that has.
+    Failed readings and questions go until they fail again. Raises UsageError: one has not failed; it names the nearest.
     """
     failed = {
         row["item"].split("#", 1)[0] if row["stage"] == "ingest" else row["item"]: row["stage"]
@@ -101,8 +100,7 @@ def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: st
     }
     names = [_failed_name(source, failed) for source in sources]
     with used(corpus, run_id, wait=config.wait, show=None):
-        later = [name for name in names if failed[name] != "ingest"]
-        Table(corpus.store, "quarantine").delete(corpus.name, item=later)
+        Table(corpus.store, "quarantine").delete(corpus.name, item=[name for name in names if failed[name] != "ingest"])
         known = current_sources(corpus)
         writer = DocumentWriter(corpus, run_id, _after(known))
         for row in known.filter(pc.is_in(known["source"], value_set=pa.array(names, pa.string()))).to_pylist():

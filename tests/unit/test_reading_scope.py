@@ -90,6 +90,23 @@ def test_an_answer_that_has_not_the_form_of_its_kind_is_low_and_marked(question,
 
 
 @pytest.mark.parametrize(
+    ("question", "answer", "said"),
+    [
+        ("What is the access code of cedar-gate?", "998877", True),
+        ("What is the access code of cedar-gate?", "9998887", False),
+        ("What is the access code of cedar-gate?", "", False),
+        ("Which law governs this agreement?", "the State of Texas", False),
+    ],
+)
+def test_a_number_that_no_quote_says_is_low_and_marked(question, answer, said):
+    text = "The access code of cedar-gate is 9998887; the laws of Texas govern."
+    evidence = [replace(quoted(text)[0], verbatim=answer in text)] if answer else []
+    checked = check_answer(SCOPE, question, answer, evidence, 0.9999)
+    assert checked.warnings == (("no quote has this number or date as it stands here",) if said else ())
+    assert (checked.level == "low") == said and checked.taken
+
+
+@pytest.mark.parametrize(
     ("question", "quote", "found"),
     [
         ("What is the code of bay-3?", "The code of bay-4 is 11.", [("bay-3", "bay-4")]),
