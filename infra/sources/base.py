@@ -170,6 +170,11 @@ _POWER = re.compile(r"\s*(?:[-−–+]?\d+|[-−–])\s*")
 _IN_POWER = re.compile(r"\^[-−–+]?\d*$")
 
 
+def struck(said: str, before: str = "") -> str:
+    """Return words that are struck through as Markdown has them; `before`: what is struck through already there."""
+    return f"{before[:-2] or '~~'}{said}~~" if said.strip() else before + said
+
+
 def raised(text: str, before: str) -> str:
     """Return a text that stands above the line; a number after a number begins with ``^``, else 10⁶ would be 106."""
     if not before[-1:].isdigit() or not _POWER.fullmatch(text) or _IN_POWER.search(before[-9:]):  # it goes on

@@ -78,6 +78,13 @@ def prepare(tree: Any) -> None:
         ahead = element.getparent().text if before is None else before.tail or before.text_content()
         if raised(said, ahead or "") != said:
             element.text = f"^{(element.text or '').lstrip()}"
+    for element in tree.xpath(_STRUCK):
+        if element.text_content().strip():
+            element.text = f"~~{element.text or ''}"
+            if len(element):
+                element[-1].tail = f"{element[-1].tail or ''}~~"
+            else:
+                element.text += "~~"
     for listing in list(tree.iter("ol")):
         _number(listing)
     spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))
@@ -161,6 +168,10 @@ def _integer(value: str | None, default: int) -> int:
 
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
+_STRUCK = (
+    "//del | //s | //strike | //*[self::span or self::p or self::td or self::li][contains(@style, 'line-through')]"
+)
+"""What is struck through: told from the rest as Markdown does, as it may be no longer agreed."""
 _NOT_SHOWN = ("template", "iframe", "object", "noframes", "datalist")
 _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", "range", "color")
 """Fields of forms without a text, or with one that is no value."""

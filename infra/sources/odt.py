@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, raised, unread, within
+from infra.sources.base import Parsed, ParseRequest, counted, raised, struck, unread, within
 from infra.sources.decoding import clean
 from infra.sources.office import attribute, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
@@ -84,6 +84,8 @@ def _look(style: Any) -> str:
     shape = child(style, "text-properties")
     if attribute(shape, "display") == "none":
         return "hidden"
+    if attribute(shape, "text-line-through-style") not in ("", "none"):
+        return "struck"
     return "raised" if re.match("super|[1-9]", attribute(shape, "text-position")) else ""
 
 
@@ -126,6 +128,8 @@ class _Text:
             elif name not in _HIDDEN and (look := self._looks.get(attribute(part, "style-name"))) != "hidden":
                 start = len(words)
                 self._inline(part, words)
+                if look == "struck":
+                    words[start:] = [struck("".join(words[start:]))]
                 if look == "raised":
                     words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
             words.append(" ".join((part.tail or "").split("\n")))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, raised, unread, within
+from infra.sources.base import Parsed, ParseRequest, counted, raised, struck, unread, within
 from infra.sources.decoding import SYMBOL, clean
 from infra.sources.office import OfficeArchive, attribute, child, integer, local_name, not_read, opened
 
@@ -168,6 +168,9 @@ class _Text:
                     words.append(_BETWEEN[name])
                 if attribute(child(child(part, "rPr"), "vertAlign"), "val") == "superscript":
                     words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
+                if name == "r" and any(_is_on(child(child(part, "rPr"), kind)) for kind in ("strike", "dstrike")):
+                    last = words[start - 1 : start] if "".join(words[start - 1 : start]).endswith("~~") else []
+                    words[start - len(last) :] = [struck("".join(words[start:]), *last)]
             elif "code" not in self._fields:
                 words.append(_word(part))
 

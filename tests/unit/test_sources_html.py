@@ -106,6 +106,13 @@ def test_fields_of_a_form_say_what_they_show():
     assert [line.strip() for line in page(form).splitlines() if line.strip()] == said
 
 
+def test_what_is_struck_through_is_marked():
+    style = "text-decoration: line-through"
+    said = page(f"<p>pay <del>111</del><ins>222</ins> <s>a<b>b</b></s> <span style='{style}'>c</span>")
+    assert said.strip() == "pay ~~111~~222 ~~ab~~ ~~c~~"
+    assert page("<p><s> </s>x").strip() == "x"
+
+
 def test_the_title_of_a_drawing_is_not_the_pages():
     drawing = "<svg><title>icon</title></svg>"
     (document,) = parse_html(io.BytesIO(f"<body>{drawing}<p>x".encode()), ParseRequest("a.html", IngestConfig()))

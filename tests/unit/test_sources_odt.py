@@ -61,6 +61,11 @@ def test_powers_are_no_digits_of_their_number():
     assert text(p('10<text:span text:style-name="T1">6</text:span> m'), automatic=style) == "10^6 m"
 
 
+def test_what_is_struck_through_is_marked():
+    style = '<style:style style:name="T1"><style:text-properties style:text-line-through-style="solid"/></style:style>'
+    assert text(p('pay <text:span text:style-name="T1">1</text:span>2'), automatic=style) == "pay ~~1~~2"
+
+
 def test_headers_of_first_and_left_pages_are_read():
     kinds = ("header", "header-first", "footer-left")
     masters = "".join(f"<style:{kind}><text:p>{kind}</text:p></style:{kind}>" for kind in kinds)

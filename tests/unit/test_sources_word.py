@@ -129,6 +129,21 @@ def test_fields_have_their_result_and_not_their_code():
     assert text(paragraph(wrapped)) == "4.2 holds"
 
 
+def test_what_is_struck_through_is_marked():
+    def struck(words: str, kind: str = "strike") -> str:
+        return f'<w:r><w:rPr><w:{kind}/></w:rPr><w:t xml:space="preserve">{words}</w:t></w:r>'
+
+    assert text(paragraph(run("pay ") + struck("1") + struck("11 ", "dstrike") + run("222"))) == "pay ~~111 ~~222"
+    assert (
+        text(
+            paragraph(
+                struck(" ") + struck("a") + run("b").replace("<w:t>", '<w:rPr><w:strike w:val="0"/></w:rPr><w:t>')
+            )
+        )
+        == " ~~a~~b"
+    )
+
+
 def test_numbers_that_only_word_knows_are_a_warning():
     split = "<w:r><w:instrText>AUTO</w:instrText></w:r><w:r><w:instrText>NUMLGL</w:instrText></w:r>"
     simple = '<w:fldSimple w:instr=" LISTNUM "/>'
