@@ -43,6 +43,8 @@ class ChangedAnswer(TypedDict):
     document: str
     before: str
     now: str
+    corrected: NotRequired[bool]
+    """Whether people had said `before`, of a text that has changed: what they said does not count for the new one."""
 
 
 class Changes(TypedDict):

@@ -246,8 +246,8 @@ def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
         lines.append(("answers", Text(", ".join(most) + _others(question["distinct"] - len(most)))))
     if question["changed_count"]:
         named = [
-            f"{plain(change['document'])}: {_short(change['before']) or 'not found'} → "
-            f"{_short(change['now']) or 'not found'}"
+            f"{plain(change['document'])}: {_short(change['before']) or 'not found'}"
+            f"{' (corrected by people)' if change.get('corrected') else ''} → {_short(change['now']) or 'not found'}"
             for change in question["changed"][:_NAMED]
         ]
         more = _others(question["changed_count"] - len(named))

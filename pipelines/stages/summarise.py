@@ -122,12 +122,13 @@ def _moved_changes(buckets: Sequence[int], corpus: Corpus, run_id: str, previous
 
 
 def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucket: Bucket) -> pa.Table:
-    """Return columns `doc_id`, `question_id` and `answer` of the readings of an earlier plan that were answered.
+    """Return columns `doc_id`, `question_id`, `answer` and `corrected` of the readings of an earlier plan that were
+    answered.
 
     Args:
         plan: its columns `_PLANNED`.
-        rows: rows of today with `counted` and `answer`: most answers that counted before still count. Of documents
-            that are not among them, no answer is returned. None: all are returned.
+        rows: rows of today with `counted`, `answer` and `corrected`: most answers that counted before still count. Of
+            documents that are not among them, no answer is returned. None: all are returned.
         bucket: where the documents of the plan are.
     """
     counted = counted_readings(plan)
@@ -135,7 +136,7 @@ def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucke
     if rows is None:
         return _with_answers(plan, _answers(corpus, pc.unique(counted), bucket))
     plan = plan.filter(pc.is_in(plan["doc_id"], value_set=pc.unique(rows["doc_id"])))
-    known = rows.select(["counted", "answer"])
+    known = rows.select(["counted", "answer", "corrected"])
     other = plan["counted"].filter(pc.invert(pc.is_in(plan["counted"], value_set=pc.unique(known["counted"]))))
     if len(other):
         known = pa.concat_tables([known, _answers(corpus, pc.unique(other), bucket)])
@@ -144,7 +145,9 @@ def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucke
 
 def _with_answers(plan: pa.Table, answers: pa.Table) -> pa.Table:
     at = pc.index_in(plan["counted"], value_set=answers["counted"].combine_chunks())
-    rows = plan.select(["doc_id", "question_id"]).append_column("answer", answers["answer"].take(at))
+    rows = plan.select(["doc_id", "question_id"])
+    for name in ("answer", "corrected"):
+        rows = rows.append_column(name, answers[name].take(at))
     return rows.filter(pc.is_valid(at))
 
 
@@ -157,11 +160,15 @@ def _answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: 
 def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
     answers = _answers_to(corpus, readings, _SHOWN, bucket)
     shown = Reviews(corpus, bucket).corrected(answers)
-    return shown.select(["reading_id", "answer"]).rename_columns(["counted", "answer"])
+    corrected = pc.not_equal(shown["answer"], answers["answer"])
+    shown = shown.select(["reading_id", "answer"]).append_column("corrected", corrected)
+    return shown.rename_columns(["counted", "answer", "corrected"])
 
 
 def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
-    """Compare answers with those before (columns `doc_id`, `question_id`, `answer` of both), by question_id."""
+    """Compare answers with those before (columns `doc_id`, `question_id`, `answer` of both, `corrected` of these), by
+    question_id. What people had corrected comes first.
+    """
     result: dict[str, Changes] = {}
     names = ["doc_id", "question_id", "answer"]
     earlier = by_value(before, "question_id")
@@ -169,8 +176,10 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
         then = earlier.get(question_id, _no_answers())
         at = pc.index_in(now["doc_id"], value_set=then["doc_id"].combine_chunks())
         pairs = pa.table({"document": now["doc_id"], "before": then["answer"].take(at), "now": now["answer"]})
+        pairs = pairs.append_column("corrected", then["corrected"].take(at))
         new = pairs["document"].filter(pc.is_null(at))
         changed = pairs.filter(pc.not_equal(pairs["before"], pairs["now"]))
+        changed = pa.concat_tables(changed.filter(pc.equal(changed["corrected"], said)) for said in (True, False))
         result[question_id] = {
             **no_changes(),
             "changed": changed.slice(0, _NAMED).to_pylist(),
@@ -182,7 +191,8 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
 
 
 def _no_answers() -> pa.Table:
-    return pa.table({name: pa.array([], pa.string()) for name in ("doc_id", "question_id", "answer")})
+    columns = {name: pa.array([], pa.string()) for name in ("doc_id", "question_id", "answer")}
+    return pa.table(columns | {"corrected": pa.array([], pa.bool_())})
 
 
 def _sum(parts: Sequence[Changes]) -> Changes:

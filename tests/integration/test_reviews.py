@@ -84,6 +84,12 @@ def test_counts_and_digests_have_what_people_said(tmp_path, model_folder):
     (corrected,) = night["rollup"]
     assert (night["readings"]["read_now"], corrected["found"], corrected["changed_count"]) == (0, said["found"], 0)
     assert ("Utah", 1) in corrected["answers"] and corrected["corrected"] == 1
+    for file in [*sorted((tmp_path / "docs").iterdir())[:2], tmp_path / "docs" / found["document"]]:
+        file.write_text("The pass number for amber-otter is 77.")
+    (changed,) = digest("c", None, config)["rollup"]
+    assert changed["changed"][0]["document"] == found["document"], "what people had said is named first"
+    assert changed["changed"][0] == {"document": found["document"], "before": "Utah", "now": "77", "corrected": True}
+    assert [one["corrected"] for one in changed["changed"]] == [True] + [False] * (changed["changed_count"] - 1)
 
 
 def test_a_file_that_the_next_run_reads_as_a_document_is_said(tmp_path):

@@ -134,13 +134,17 @@ def question(**more):
 
 def test_a_roll_up_says_what_changed_and_what_is_new():
     to = console()
-    changed = [{"document": f"d{n}", "before": "Nevada", "now": ""} for n in range(7)]
+    changed = [{"document": f"d{n}", "before": "Nevada", "now": "", "corrected": n == 1} for n in range(7)]
     others = {"corrected": 1, "new_documents": ["n1", "n2"], "new_count": 2, "gone": ["g1"], "gone_count": 1}
     show_rollup(to, [question(changed=changed, changed_count=7, **others)], "c", "run-1")
     said = " ".join(to.file.getvalue().split())
     assert "found 9 of 12, 1 failed" in said
     assert "answers Delaware (5), Nevada (3), and 2 more" in said
-    assert "changed 7: d0: Nevada → not found" in said and "and 2 more" in said and "d5" not in said
+    assert (
+        "changed 7: d0: Nevada → not found; d1: Nevada (corrected by people) → not found" in said
+        and "and 2 more" in said
+        and "d5" not in said
+    )
     assert "new 2: n1, n2 corrected 1 by people gone 1: g1" in said
     assert "memagent answers c --run run-1" in said
 
