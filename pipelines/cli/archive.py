@@ -180,7 +180,7 @@ def forget(
     corpus: CorpusArgument,
     where: Annotated[
         list[str],
-        typer.Option(help="Choose documents: doc_id, source or title=PATTERN (* and ?); may be repeated."),
+        typer.Option(help="Choose documents: document, source or title=PATTERN (* and ?); may be repeated."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be erased; change nothing.")] = False,
     canary: Annotated[list[str] | None, typer.Option(help="Verify that this text is gone afterwards.")] = None,
@@ -188,7 +188,8 @@ def forget(
     """Erase documents and everything derived from them."""
     from pipelines.operate.forget import forget as run_forget
 
-    chosen = [(field, pattern) for field, _, pattern in (item.partition("=") for item in where)]
+    parts = (item.partition("=") for item in where)
+    chosen = [("doc_id" if field == "document" else field, pattern) for field, _, pattern in parts]
     summary = run_forget(corpus, given.settings, chosen, dry=dry_run, canaries=canary or ())
     if given.json:
         out(summary)

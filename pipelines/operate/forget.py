@@ -161,7 +161,7 @@ def forget(
 
 def _check(chosen: Sequence[tuple[str, str]], canaries: Sequence[str]) -> None:
     if not chosen or not {field for field, _ in chosen} <= set(_CHOSEN):
-        raise UsageError(f"documents are chosen by {', '.join(f'{field}=PATTERN' for field in _CHOSEN)}")
+        raise UsageError("documents are chosen by document=PATTERN, source=PATTERN, title=PATTERN")
     for canary in canaries:
         if canary != mended(canary):
             raise UsageError(f"the canary {canary!r} is no text: give it as UTF-8")

@@ -539,5 +539,5 @@ def test_a_wrong_choice_is_an_error(tmp_path, model_folder):
     ingest(Corpus(store, "c"), [str(tmp_path / "docs")], config, "first")
     with pytest.raises(UsageError, match="no document of c matches doc_id=nobody"):
         forget("c", config, [("doc_id", "nobody")])
-    with pytest.raises(UsageError, match="doc_id=PATTERN, source=PATTERN, title=PATTERN"):
+    with pytest.raises(UsageError, match="document=PATTERN, source=PATTERN, title=PATTERN"):
         forget("c", config, [("author", "x")])

@@ -22,7 +22,7 @@ COMMANDS = {
     "ingest": ["ingest", "archive", "{folder}"],
     "optimize": ["optimize", "archive"],
     "check": ["check", "archive"],
-    "forget": ["forget", "archive", "--where", "doc_id=doc003.txt"],
+    "forget": ["forget", "archive", "--where", "document=doc003.txt"],
     "harvest": ["harvest", "archive", "--agreement", "2"],
 }
 PAIRS = [

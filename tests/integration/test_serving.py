@@ -204,7 +204,7 @@ def test_wrong_requests_get_openais_errors(endpoint, model, fields, status, word
 
 
 def test_only_who_has_the_token_is_served_and_only_under_its_own_names(endpoint, tmp_path):
-    with pytest.raises(openai.AuthenticationError, match="API key is in"):
+    with pytest.raises(openai.AuthenticationError, match="in which file the API key is"):
         endpoint.client(api_key="wrong").models.list()
     assert openai.OpenAI(base_url=endpoint.url, api_key=endpoint.token.partition(":")[2]).models.list().data
     assert httpx.get(f"{endpoint.base}/v1/models", headers={"Host": "evil.example"}).status_code == 400

@@ -97,7 +97,7 @@ class _TokenGuard:
         if bears(Headers(scope=scope), auth_string(token_file("serve"))):
             await self._app(scope, receive, send)
             return
-        message = f"no token, or a wrong one: the API key is in {token_file('serve')}"
+        message = "no token, or a wrong one: `memagent serve` prints at its start in which file the API key is"
         await ApiError(401, message, "invalid_api_key").response()(scope, receive, send)
 
 
