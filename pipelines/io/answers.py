@@ -261,11 +261,10 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
                 yield _given(document, _renamed(answer, ids), citations, reviews.of(answer))
     shown: list[AnswerRow] = visible_answers(corpus, None, rule, withheld=withheld).to_pylist()
     reviews, citations = Reviews(corpus), Citations(corpus, shown)
-    if shown:
-        whole, now = _concatenated(corpus), current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
     for answer in shown:
-        warnings = [*changed_since(corpus, answer, now), *(whole["warnings"] or ())]
-        yield _given({**whole, "warnings": warnings}, _renamed(answer, ids), citations, reviews.of(answer))
+        whole = _concatenated(corpus)
+        whole["warnings"] = [*changed_since(corpus, answer), *(whole["warnings"] or ())]
+        yield _given(whole, _renamed(answer, ids), citations, reviews.of(answer))
 
 
 def _renamed(answer: AnswerRow, ids: Mapping[str, str]) -> AnswerRow:

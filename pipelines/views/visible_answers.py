@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from infra.store.buckets import WHOLE, Bucket, bucket_of, first_of_each
 from infra.store.corpora import default_questions
 from infra.store.delta import Table
-from infra.store.documents import PageNumbers, document_texts, present
+from infra.store.documents import PageNumbers, current_documents, document_texts, present
 from infra.store.location import Corpus
 from infra.store.resume_points import policy_name, versions_of
 from infra.store.runs import DigestReader, last_digest, sampled_runs, withheld_runs
@@ -186,8 +186,9 @@ def archive_warnings(corpus: Corpus) -> list[str]:
     return [f"{count:,} document{'s have' if count > 1 else ' has'} warnings"] if count else []
 
 
-def changed_since(corpus: Corpus, answer: AnswerRow, texts: pa.Array) -> list[str]:
-    """Return the warning of an answer over all documents, concatenated, if they have other `texts` (hashes) now."""
+def changed_since(corpus: Corpus, answer: AnswerRow) -> list[str]:
+    """Return the warning of an answer over all documents, concatenated, if they are others now."""
+    texts = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
     read = pa.array(stream_of(corpus, answer), pa.string())
     pairs = ((texts, read), (read, texts))
     unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)

@@ -36,6 +36,13 @@ from pipelines.operate.dry_run import ask_dry_run
 from pipelines.report.page import build
 from pipelines.stages.ingest import ingest
 from pipelines.target import Target
+from pipelines.web.access import Access
+from pipelines.web.address import Address
+from pipelines.web.review.answer_pages import exported_rows
+from pipelines.web.review.listing import Filter
+from tests.support.review_service import PORT, Person, home, review_service_on
+
+__all__ = ["home"]
 
 COUNT = INLINE + 200
 OTTER = Question("otter", "What is the pass number for amber-otter?", answers=("4711",))
@@ -105,7 +112,7 @@ def test_the_newest_answer_over_an_archive_counts_wherever_its_hash_stands(confi
     assert [given["answer"] for given in answer_rows(corpus)] == ["4711"]
 
 
-def test_an_answer_over_documents_that_have_changed_since_says_so(config, many):
+def test_an_answer_over_documents_that_have_changed_since_says_so(config, many, home):
     corpus = _take(config, many)
     texts = [json.loads(line)["text"] for line in many.read_text().splitlines()]
     ask("c", [OTTER], config, archive=True)
@@ -114,7 +121,13 @@ def test_an_answer_over_documents_that_have_changed_since_says_so(config, many):
     _write(many, ["Of the black stork.", *texts[1:], "Of the white stork."])
     _take(config, many)
     (given,) = answer_rows(corpus)
-    assert given["warnings"] == ["of other documents than now: 2 not read, 1 gone or changed"]
+    said = "of other documents than now: 2 not read, 1 gone or changed"
+    assert given["warnings"] == [said]
+    with review_service_on(corpus.store, home) as service:
+        (row,) = exported_rows(service, Filter(), "ann", "http://here")
+        assert row["warnings"] == [said]
+        person = Person(service, Access(service.journal, ["ann"], Address(PORT)), "ann")
+        assert said in person.get(f"/answers/c/{given['reading_id']}")
     ask("c", [OTTER], config, archive=True)
     assert [given["warnings"] for given in answer_rows(corpus)] == [[]]
 

@@ -93,6 +93,7 @@ def answer(request: Request) -> Response:
         mine=_mine(verdicts, item, me),
         document=document,
         source=source,
+        outdated=service.outdated(item),
         passage=shown,
         find=find,
         found=found,
@@ -322,7 +323,7 @@ def _documents(
 ) -> Iterator[tuple[ListedAnswer, Mapping[str, str]]]:
     """Yield items with each document that has their text; what failed is of one document."""
     for item in items:
-        own = {"doc_id": item.doc_id, "title": item.title, "warnings": ""}
+        own = {"doc_id": item.doc_id, "title": item.title, "warnings": "; ".join(service.outdated(item))}
         found = [] if item.state == "failed" else _sources(service, item, item.content_hash)
         yield from ((item, document) for document in [each for each in found if each["present"]] or [own])
 

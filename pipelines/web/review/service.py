@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from infra.store.delta import Table
 from infra.store.feedback import feedback_row
-from infra.store.location import Store
+from infra.store.location import Corpus, Store
 from infra.store.runs import new_run_id
 from infra.store.schemas import ANSWERS, AnswerRow, EvidenceRow, FeedbackRow, SpanRow
 from infra.system.processes import end_process, ends_with_us, environment_of_children
@@ -31,6 +31,7 @@ from memagent.reading.folding import locate
 from memagent.records import TextSpan, mended, stable_hash
 from pipelines.views.formatting import EXIT_STATUS, plain
 from pipelines.views.passages import DocumentTexts, Pages
+from pipelines.views.visible_answers import changed_since
 from pipelines.web.review import listing
 from pipelines.web.review.index import AnswerIndex, Subject, add_verdicts, verdicts_on
 from pipelines.web.review.intake import Refresher
@@ -180,6 +181,11 @@ class ReviewService:
         except (FileNotFoundError, pa.ArrowNotImplementedError):  # it was compacted, or rewritten by a deletion
             rows = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
         return rows[0] if rows else None
+
+    def outdated(self, item: ListedAnswer) -> list[str]:
+        """Return the warning of an answer over all documents that are others now (`changed_since`)."""
+        row = None if item.doc_id or item.state == "failed" else self.answer(item)
+        return changed_since(Corpus(self.store, item.corpus), row) if row and row["scope"] == "archive" else []
 
     def _in_part(self, part: str, chosen: pc.Expression) -> list[AnswerRow]:
         path, schema = self.store.path("answers", unquote(part)), ANSWERS.remove(ANSWERS.get_field_index("corpus"))
