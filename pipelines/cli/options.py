@@ -285,12 +285,14 @@ def show_held(console: Console, summary: Mapping[str, Any]) -> None:
 
 def show_gates(console: Console, summary: Mapping[str, Any]) -> None:
     """Print which limits of the quality checks a digest is beyond, and what can be done where it is withheld."""
-    said = breached(summary)
+    said, title = breached(summary), "Beyond the limits of [quality]"
     if withheld_by(summary):
-        corpus, run_id = summary["corpus"], summary["run_id"]
-        said += [f"see them: memagent answers {corpus} --withheld", f"accept them: memagent release {run_id}"]
+        title = "Withheld: this digest has no new answers, and is not what the next one is compared with"
+        if summary["readings"].get("withheld"):
+            title = "Withheld: these answers are not shown"
+            said.append(f"see them: memagent answers {summary['corpus']} --withheld")
+        said.append(f"accept it: memagent release {summary['run_id']}")
     if said:
-        title = "Withheld: these answers are not shown" if withheld_by(summary) else "Beyond the limits of [quality]"
         console.print()
         console.print(Text(title, style="bold"))
         for line in said:

@@ -2,8 +2,10 @@
 
 import json
 import random
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from infra.readers import ReaderSpec
@@ -17,6 +19,7 @@ from memagent.errors import UsageError
 from pipelines.archive import Archive
 from pipelines.ask import digest
 from pipelines.cli.main import app
+from pipelines.cli.options import show_gates
 from pipelines.io.answers import answer_rows
 from pipelines.operate.release import release
 from pipelines.operate.status import corpus_status
@@ -121,6 +124,9 @@ def test_a_night_that_is_cut_down_is_held_for_what_is_gone(store, folder, config
     assert [breach["check"] for breach in night["checks"]["breaches"]] == ["max_fewer"]
     assert len(said(Corpus(store, "c"))) == 30, "deleted documents have no answers, whatever is withheld"
     assert "withheld" not in said(Corpus(store, "c"), withheld=True)
+    out = Console(file=StringIO(), width=200)
+    show_gates(out, night)
+    assert "this digest has no new answers" in out.file.getvalue() and "--withheld" not in out.file.getvalue()
 
 
 def test_a_good_night_is_shown_at_its_end_with_what_broken_off_ones_had_read(store, folder, config):
