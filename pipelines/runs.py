@@ -143,7 +143,7 @@ def finish(
     compact_turns(corpus, run_id)
     delete_work(corpus.store, run_id)
     compact_tables(corpus, _COMPACTED)
-    digest = digest_runs(corpus, run_id, reading.reader.policy.policy_id) if kind == "digest" else None
+    digest = digest_runs(corpus, run_id) if kind == "digest" else None
     quarantine = Table(corpus.store, "quarantine")
     earlier = (pc.field("stage") == "read") & (pc.field("run_id") != run_id)
     fresh = digest.fresh if digest is not None else frozenset[str]()

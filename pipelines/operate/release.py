@@ -19,21 +19,17 @@ _DIGESTS = 30
 _ENOUGH = 1_000
 
 
-def digest_runs(corpus: Corpus, run_id: str, policy_id: str) -> DigestRuns:
+def digest_runs(corpus: Corpus, run_id: str) -> DigestRuns:
     """Return the runs that matter to a digest that has read everything.
 
-    Withheld runs of its policy that are dead were broken off before they were judged: their answers are judged with its
-    own.
+    Withheld runs of its reader and questions that are dead were broken off before they were judged: their answers are
+    judged with its own.
     """
-    rows = Table(corpus.store, "runs").read(
-        corpus.name, ["run_id", "summary"], (pc.field("status") == "running") & pc.field("withheld")
-    )
-    policies = {row["run_id"]: json.loads(row["summary"]).get("policy_id") for row in rows.to_pylist()}
-    broken_off = {
-        name
-        for name, policy in policies.items()
-        if name != run_id and policy == policy_id and not is_alive(corpus.store, name)
-    }
+    columns, running = ["run_id", "summary", "withheld"], pc.field("status") == "running"
+    rows = Table(corpus.store, "runs").read(corpus.name, columns, running).to_pylist()
+    work = {row["run_id"]: set(json.loads(row["summary"]).get("work", ())) for row in rows}
+    unjudged = {row["run_id"] for row in rows if row["withheld"] and work[row["run_id"]] & work.get(run_id, set())}
+    broken_off = {name for name in unjudged - {run_id} if not is_alive(corpus.store, name)}
     good, fresh = run_ids(corpus, ["digest"]), frozenset({run_id} | broken_off)
     return DigestRuns(good[-1] if good else "", fresh)
 

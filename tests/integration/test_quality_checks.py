@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from infra.readers import ReaderSpec
 from infra.store.claims import beat
-from infra.store.corpora import remember
+from infra.store.corpora import default_questions, remember
 from infra.store.delta import Table
 from infra.store.location import Corpus
 from infra.store.runs import begin_run, hidden_runs, withheld_runs
 from memagent.config import load_config
 from memagent.errors import UsageError
 from pipelines.archive import Archive
-from pipelines.ask import digest
+from pipelines.ask import _work, digest
 from pipelines.cli.main import app
 from pipelines.cli.options import show_gates
 from pipelines.io.answers import answer_rows
@@ -132,11 +132,13 @@ def test_a_night_that_is_cut_down_is_held_for_what_is_gone(store, folder, config
 def test_a_good_night_is_shown_at_its_end_with_what_broken_off_ones_had_read(store, folder, config):
     corpus = Corpus(store, "c")
     write_rooms(folder, lambda room: True, range(100, 130))
-    policy_id = ReaderSpec(config).policy.policy_id
+    (question,) = default_questions(corpus)
+    other = config.model_copy(update={"reading": {**config.reading, "segment_tokens": 48}})
+    mine, others = ([_work(ReaderSpec(one), question, archive=False)] for one in (config, other))
     beat(store, "killed")
     store.delete(store.path("runs", "killed", "heartbeat.json"))
-    begin_run(corpus, "killed", "digest", {}, ["w"], policy_id=policy_id, withheld=True)
-    begin_run(corpus, "other", "digest", {}, ["w"], policy_id="another@1", withheld=True)
+    begin_run(corpus, "killed", "digest", {}, mine, withheld=True)
+    begin_run(corpus, "other", "digest", {}, others, withheld=True)
     assert hidden_runs(corpus) == {"killed", "other"}
     night = digest("c", None, config)
     assert exit_status(night) == 0 and "checks" not in night
