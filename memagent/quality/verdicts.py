@@ -17,8 +17,11 @@ Status = Literal["accepted", "corrected", "rejected", "disputed"]
 COUNTING = ("accepted", "rejected", "corrected")
 """Verdicts that say something of the answer; a comment does not, and a withdrawn one no longer does."""
 ABSENT = "not in the document"
-_NUMBER = regex.compile(r"(?:(?<!\w)\p{Dash})?\p{Nd}+(?:[\p{P}\p{S}]\p{Nd}+|[⁺⁻]?\p{No}+)*")
-_THOUSANDS = regex.compile(r"(?<=\d)[,'’](?=\d{3}(?!\d))")
+_NUMBER = regex.compile(r"(?:(?<!\w)\p{Dash})?(?:(?<![\w.])\.)?\p{Nd}+(?:[\p{P}\p{S}]\p{Nd}+|[⁺⁻]?\p{No}+)*")
+_WRITTEN_SO = regex.compile(r"(?<=\d)(?:[,'’](?=\d{3}(?!\d))|\.00(?![.,]?\d))")
+"""Marks of thousands, and hundredths of which there are none: how a number is written, and not which it is."""
+_MARKS = regex.compile(r"(?!\^)[\p{S}%‰#@/&*]|(?<!\w)\p{Dash}|\p{Dash}(?!\w)|(?<=\d[eE])\p{Dash}|^\p{Sc}?\(.*\)$")
+"""Characters that make another answer: AA+ and AA, 5% and 5, <5 and >5, -$5 and $5, (5) and 5."""
 _NONE = {normalise(words) for words in ("not found", ABSENT)}
 
 
@@ -72,9 +75,10 @@ class Review:
 
 
 def as_meant(answer: str) -> str:
-    """Return what people's answers are compared by: normalised, and the numbers with their signs, points and powers."""
-    numbers = (FoldedText(number).folded for number in _NUMBER.findall(_THOUSANDS.sub("", answer)))
-    return " ".join([normalise(answer), *numbers])
+    """Return what people's answers are compared by: normalised, and the numbers and marks that say another thing."""
+    answer = _WRITTEN_SO.sub("", answer.strip())
+    parts = (FoldedText(part).folded for pattern in (_NUMBER, _MARKS) for part in pattern.findall(answer))
+    return " ".join([normalise(answer), *parts])
 
 
 def right_answer(written: str) -> str:

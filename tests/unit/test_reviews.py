@@ -25,7 +25,11 @@ def test_what_was_corrected_is_shown_and_stays_right_when_the_text_is_read_again
 
 @pytest.mark.parametrize(
     ("given", "right"),
-    [("15", "1.5"), ("-5", "5"), ("106", "10⁶"), ("35 days", "3-5 days"), ("31/2", "3½"), ("1,5", "15")],
+    [
+        *[("15", "1.5"), ("-5", "5"), ("106", "10⁶"), ("35 days", "3-5 days"), ("31/2", "3½"), ("1,5", "15")],
+        *[("5", ".5"), ("$5", "-$5"), ("$5", "($5)"), ("10", "10%"), (">5", "<5"), ("1e6", "1e-6"), ("AA+", "AA")],
+        *[("O+", "O−"), ("C++", "C")],
+    ],
 )
 def test_another_number_is_another_answer_though_its_digits_are_the_same(given, right):
     corrected = say("corrected", right, given=given)
@@ -34,7 +38,13 @@ def test_another_number_is_another_answer_though_its_digits_are_the_same(given, 
     assert review([corrected], right).status == "accepted"
 
 
-@pytest.mark.parametrize(("given", "right"), [("1,000 €", "1000 €"), ("−5", "-5"), ("3–5", "3-5."), ("10⁶", "10^6")])
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        *[("1,000 €", "1000 €"), ("−5", "-5"), ("3–5", "3-5."), ("10⁶", "10^6")],
+        *[("$1,000.00", "$1,000"), ("5 %", "5%"), ("−$5", "-$5")],
+    ],
+)
 def test_another_way_to_write_a_number_is_no_other_answer(given, right):
     assert review([say("corrected", right, given=given)], given).status == "accepted"
 
