@@ -25,6 +25,7 @@ _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _END_TAGS = re.compile(r"</(?:html|body)\s*>", re.I)
 """They may be left out, and browsers read what follows them as if they were; libxml2 drops it."""
+_BREAK = re.compile(r"</br\s*>", re.I)
 
 
 def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -42,7 +43,7 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     source, encoding = decode(data, declared.group(1).decode("ascii", "replace") if declared else None)
     parser = HTMLParser(no_network=True, huge_tree=True)  # else a long text ends the page without a word
     try:
-        tree = document_fromstring(_END_TAGS.sub("", _DECLARATION.sub("", source)), parser=parser)
+        tree = document_fromstring(_BREAK.sub("<br>", _END_TAGS.sub("", _DECLARATION.sub("", source))), parser=parser)
     except ParserError:  # nothing but comments or white space
         yield Parsed("", "", "text/html", encoding)
         return
@@ -62,15 +63,18 @@ def prepare(tree: Any) -> None:
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    for element in list(tree.iter(*_NOT_SHOWN)):
-        element.drop_tree()
-    for element in tree.xpath("//*[@hidden or contains(@style, 'hidden') or contains(@style, 'none')]"):
-        if element.get("hidden") is not None or _UNSEEN.search(element.get("style", "")):
-            element.drop_tree()
-    for element in list(tree.iter("input", "select")):
+    for element in tree.xpath("//body//*[not(self::option)]"):
+        hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
+        if hidden or element.tag in _NOT_SHOWN:
+            _replace(element, "")
+    for element in list(tree.iter("input", "select", "textarea")):
         _fill_in(element)
-    for element in list(tree.iter("dt", "dd")):
-        element.tag = "div"
+    for element in list(tree.iter(*_BLOCKS)):
+        element.tag = "article"
+    for element in tree.xpath("//semantics/*[position() > 1]"):  # the formula again, as a source
+        _replace(element, "")
+    for element in tree.xpath("//mfrac[*] | //msup[*]"):
+        element[0].tail = "/" if element.tag == "mfrac" else "^"
     for element in tree.iter("sup"):
         before, said = element.getprevious(), element.text_content()
         while before is not None and not before.tail and not isinstance(before.tag, str):  # a comment
@@ -92,19 +96,26 @@ def prepare(tree: Any) -> None:
         spare = _spread(table, spare)
 
 
+def _replace(element: Any, said: str) -> None:
+    element.clear(keep_tail=True)  # dropping it would copy the text behind it each time
+    element.tag, element.text = "label", said
+
+
 def _fill_in(field: Any) -> None:
-    """Write what a field of a form shows behind it; of a choice, only what is chosen."""
+    """Put what a field of a form shows in its place, apart from what is beside it; of a choice, only what is chosen."""
     kind = field.get("type", "text").lower()
     if field.tag == "select":
-        options = list(field.iter("option"))
-        chosen = [one for one in options if one.get("selected") is not None] or options[:1]
-        for option in options:
-            if option not in chosen:
-                option.drop_tree()
+        chosen = field.xpath(".//option[@selected]")
+        if field.get("multiple") is None:
+            chosen = chosen[-1:] or field.xpath("(.//option[not(@disabled)])[not(../@size > 1)][1]")
+        said = ", ".join(" ".join(one.text_content().split()) for one in chosen)
+    elif field.tag == "textarea":
+        said = field.text_content()
     elif kind in ("checkbox", "radio"):
-        field.tail = f"{'☐' if field.get('checked') is None else '☒'} {field.tail or ''}"
-    elif kind not in _NO_TEXT:
-        field.tail = f"{field.get('value', '')}{field.tail or ''}"
+        said = "☐" if field.get("checked") is None else "☒"
+    else:
+        said = "" if kind in _NO_TEXT else field.get("value", "")
+    _replace(field, f" {said}{' ' if (field.tail or ' ')[0].isalnum() else ''}")
 
 
 def _number(listing: Any) -> None:
@@ -128,10 +139,12 @@ def _spread(table: Any, spare: int) -> int:
 
     Returns `spare`, the number of cells that may be made, without those that were: beyond it, columns are as written.
     """
-    reaching: dict[int, tuple[int, str]] = {}
+    group = None
     for row in table.iter("tr"):
         if next(row.iterancestors("table"), None) is not table:
             continue
+        if row.getparent() is not group:  # no cell reaches beyond its group of rows
+            group, reaching = row.getparent(), dict[int, tuple[int, str]]()
         column = 0
         for cell in [one for one in row if one.tag in ("td", "th")]:
             while column in reaching and spare > 0:
@@ -172,10 +185,13 @@ _STRUCK = (
     "//del | //s | //strike | //*[self::span or self::p or self::td or self::li][contains(@style, 'line-through')]"
 )
 """What is struck through: told from the rest as Markdown does, as it may be no longer agreed."""
-_NOT_SHOWN = ("template", "iframe", "object", "noframes", "datalist")
+_NOT_SHOWN = "template iframe object noframes datalist video audio canvas".split()
+_BLOCKS = "dt dd dl section form fieldset legend center details summary dialog search menu dir hr text".split()
+"""Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""
 _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", "range", "color")
 """Fields of forms without a text, or with one that is no value."""
-_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
+_UNSEEN = re.compile(r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
+_DISPLAY = re.compile(r"\s*display\s*:\s*([\w-]+)", re.I)
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
 _SPARE_CELLS = 10_000
@@ -261,6 +277,9 @@ def _style(style: str, element: Any) -> None:
     for directive in style.split(";"):
         if len(directive) > _DIRECTIVE_CHARS:  # the library's patterns take long for it
             continue
+        if display := _DISPLAY.match(directive):  # the library takes all that it does not know for inline
+            value = display.group(1).lower()
+            directive = "" if "inline-" in value else f"display:{value if value in ('none', 'inline') else 'block'}"
         try:
             CssParse.attr_style(directive, element)
         except (ValueError, OverflowError):  # a length that is no number, or endless

@@ -1,6 +1,7 @@
 """HTML: what a browser shows is the text, and nothing ends a page early."""
 
 import io
+import time
 
 import pytest
 from hypothesis import given
@@ -145,3 +146,55 @@ def test_a_page_in_the_page_is_said_and_what_counts_visitors_is_not():
     source = f"<p>x<iframe src=a></iframe>{unseen}<div hidden><iframe src=b></iframe></div>"
     (document,) = parse_html(io.BytesIO(source.encode()), ParseRequest("a.html", IngestConfig()))
     assert document.warnings == ("part not read: 1 embedded page",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *["10<hr>20", "10</br>20", "<section>10</section><section>20</section>", "<center>10</center>20"],
+        *["<fieldset><legend>10</legend>20</fieldset>", "<svg><text>10</text><text>20</text></svg>"],
+        *[
+            f"<div style='display:{how}'>10</div><div style='display:{how}'>20</div>"
+            for how in ("flex", "grid", "list-item", "inline-block")
+        ],
+        *["<h1 style='display: block !important'>10</h1>20", "<input value=10><input value=20>"],
+        *["10<input value=20>", "<select><option>10</select>20", "10<textarea>20</textarea>"],
+        "<input type=radio>10<input type=radio>20",
+    ],
+)
+def test_what_stands_apart_is_not_run_together(source):
+    numbers = [word for word in page(source).split() if word.isdigit()]
+    assert numbers == ["10", "20"]
+
+
+def test_what_is_not_hidden_is_text_whatever_its_style_resembles():
+    assert page("<p style='-webkit-backface-visibility:hidden'>Paid in full.</p>").strip() == "Paid in full."
+    assert page("<html style='visibility: hidden'><body hidden>until its script has run").strip()
+
+
+def test_of_a_choice_what_a_browser_shows_is_chosen():
+    first = "<option value='' selected disabled hidden>Choose</option>"
+    assert page(f"<select>{first}<option>Albania</option></select>").split() == ["Choose"]
+    assert page("<select><option disabled>Choose<option>Albania</select>").split() == ["Albania"]
+    assert page("<select><option selected>Mr<option selected>Ms</select>").split() == ["Ms"]
+    assert page("<select multiple><option>Red<option>Green</select>").split() == []
+    assert page("<select hidden><option>Red</select>").split() == []
+
+
+def test_a_formula_is_no_number_of_its_digits_and_is_said_once():
+    half = "<mfrac><mn>1</mn><mn>2</mn></mfrac><annotation encoding='application/x-tex'>12</annotation>"
+    assert page(f"<math><semantics>{half}</semantics></math>").strip() == "1/2"
+    assert page("<math><msup><mn>10</mn><mn>6</mn></msup></math>").strip() == "10^6"
+
+
+def test_a_merged_cell_ends_with_its_group_of_rows():
+    head, body = "<tr><th rowspan=3>Key</th><th>Value</th></tr>", "<tr><td>k</td><td>v</td></tr>"
+    text = page(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")
+    assert text.split("\n")[:2] == ["Key\tValue", "k\tv"]
+
+
+@pytest.mark.parametrize("part", ["<span hidden>x</span> some text", "<template>x</template> some text"])
+def test_hidden_parts_take_time_in_proportion(part):
+    begun = time.process_time()
+    page(part * 40_000)
+    assert time.process_time() - begun < 5
