@@ -63,7 +63,7 @@ def prepare(tree: Any) -> None:
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    for element in tree.xpath("//body//*[not(self::option)]"):
+    for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
         if hidden or element.tag in _NOT_SHOWN:
             _replace(element, "")
@@ -73,8 +73,10 @@ def prepare(tree: Any) -> None:
         element.tag = "article"
     for element in tree.xpath("//semantics/*[position() > 1]"):  # the formula again, as a source
         _replace(element, "")
-    for element in tree.xpath("//mfrac[*] | //msup[*]"):
-        element[0].tail = "/" if element.tag == "mfrac" else "^"
+    for element in tree.iter(*_FORMULAS):
+        element.text = " "
+        for part in element[:-1]:
+            part.tail = _FORMULAS[element.tag]
     for element in tree.iter("sup"):
         before, said = element.getprevious(), element.text_content()
         while before is not None and not before.tail and not isinstance(before.tag, str):  # a comment
@@ -93,6 +95,7 @@ def prepare(tree: Any) -> None:
         _number(listing)
     spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))
     for table in list(tree.iter("table")):
+        table.addprevious(table.makeelement("article"))  # its first row is no part of a line before it
         spare = _spread(table, spare)
 
 
@@ -188,6 +191,7 @@ _STRUCK = (
 _NOT_SHOWN = "template iframe object noframes datalist video audio canvas".split()
 _BLOCKS = "dt dd dl section form fieldset legend center details summary dialog search menu dir hr text".split()
 """Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""
+_FORMULAS = {"mfrac": "/", "msup": "^", "msub": "_"} | dict.fromkeys(("msubsup", "mroot", "munderover", "mtr"), " ")
 _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", "range", "color")
 """Fields of forms without a text, or with one that is no value."""
 _UNSEEN = re.compile(r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)

@@ -159,7 +159,8 @@ def test_a_page_in_the_page_is_said_and_what_counts_visitors_is_not():
         ],
         *["<h1 style='display: block !important'>10</h1>20", "<input value=10><input value=20>"],
         *["10<input value=20>", "<select><option>10</select>20", "10<textarea>20</textarea>"],
-        "<input type=radio>10<input type=radio>20",
+        *["<input type=radio>10<input type=radio>20", "10<table><tr><td>20</table>"],
+        *["<table><tr><td>10<table><tr><td>20</table></table>", "<math><mtr><mtd>10</mtd><mtd>20</mtd></mtr></math>"],
     ],
 )
 def test_what_stands_apart_is_not_run_together(source):
@@ -185,6 +186,7 @@ def test_a_formula_is_no_number_of_its_digits_and_is_said_once():
     half = "<mfrac><mn>1</mn><mn>2</mn></mfrac><annotation encoding='application/x-tex'>12</annotation>"
     assert page(f"<math><semantics>{half}</semantics></math>").strip() == "1/2"
     assert page("<math><msup><mn>10</mn><mn>6</mn></msup></math>").strip() == "10^6"
+    assert page("<math><mn>3</mn><mfrac><mn>1</mn><mn>2</mn></mfrac></math>").strip() == "3 1/2"
 
 
 def test_a_merged_cell_ends_with_its_group_of_rows():
