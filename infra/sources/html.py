@@ -294,6 +294,7 @@ def _style(style: str, element: Any) -> None:
 
 
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
+_PREFIX = re.compile(rb"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])")
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 """Algorithms that only make fonts unusable elsewhere."""
 
@@ -318,7 +319,7 @@ def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: Pars
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
             path = posixpath.normpath(posixpath.join(folder, unquote(items[one.get("idref")])))
-            (page,) = parse_html(BytesIO(archive.read(path)), request)
+            (page,) = parse_html(BytesIO(_PREFIX.sub(rb"\1", archive.read(path))), request)
             if text := page.text.strip("\n"):
                 yield text
 

@@ -79,7 +79,7 @@ def body(*lines: str) -> str:
 _CHAPTER = "<html><head><title>{0}</title></head><body><h1>{0}</h1><p>It rained.</p></body></html>"
 
 
-def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "") -> bytes:
+def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "", chapter: str = "") -> bytes:
     """A book of two chapters in an order; its files stand in a folder of their own, with a blank in one name."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -91,7 +91,7 @@ def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "") -> byte
             "OEBPS/book.opf", f"<package>{head}<manifest>{items}</manifest><spine>{spine}</spine></package>"
         )
         for name in {"one", "two"} - {missing}:
-            archive.writestr(f"OEBPS/text/{name} x.xhtml", _CHAPTER.format(name))
+            archive.writestr(f"OEBPS/text/{name} x.xhtml", chapter or _CHAPTER.format(name))
         if encrypted:
             method = f"<EncryptionMethod Algorithm='{encrypted}'/>"
             archive.writestr("META-INF/encryption.xml", f"<encryption>{method}</encryption>")

@@ -32,3 +32,9 @@ def test_protection_is_said_and_that_of_fonts_is_none():
 def test_a_book_with_a_chapter_that_is_not_there_is_damaged(data: bytes):
     with pytest.raises(SourceError, match=r"broken.*\.epub"):
         parsed(data)
+
+
+def test_names_may_have_prefixes():
+    chapter = "<h:html xmlns:h='http://www.w3.org/1999/xhtml' xmlns:m='http://www.w3.org/1998/Math/MathML'><h:body>"
+    chapter += "<h:p>10</h:p><h:p><m:math><m:mfrac><m:mn>1</m:mn><m:mn>2</m:mn></m:mfrac></m:math></h:p>"
+    assert parsed(epub(("one",), chapter=f"{chapter}</h:body></h:html>")).text.split() == ["10", "1/2"]
