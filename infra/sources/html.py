@@ -118,7 +118,7 @@ def _fill_in(field: Any) -> None:
         said = "☐" if field.get("checked") is None else "☒"
     else:
         said = "" if kind in _NO_TEXT else field.get("value", "")
-    _replace(field, f" {said}{' ' if (field.tail or ' ')[0].isalnum() else ''}")
+    _replace(field, f" {said}{' ' if (field.tail or 'x')[0].isalnum() else ''}")
 
 
 def _number(listing: Any) -> None:

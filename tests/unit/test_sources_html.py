@@ -158,7 +158,12 @@ def test_a_page_in_the_page_is_said_and_what_counts_visitors_is_not():
             for how in ("flex", "grid", "list-item", "inline-block")
         ],
         *["<h1 style='display: block !important'>10</h1>20", "<input value=10><input value=20>"],
-        *["10<input value=20>", "<select><option>10</select>20", "10<textarea>20</textarea>"],
+        *[
+            "10<input value=20>",
+            "<input value=10><b>20</b>",
+            "<select><option>10</select>20",
+            "10<textarea>20</textarea>",
+        ],
         *["<input type=radio>10<input type=radio>20", "10<table><tr><td>20</table>"],
         *["<table><tr><td>10<table><tr><td>20</table></table>", "<math><mtr><mtd>10</mtd><mtd>20</mtd></mtr></math>"],
     ],
