@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from inscriptis import Inscriptis
+from inscriptis.css_profiles import STRICT_CSS_PROFILE
 from inscriptis.model.attribute import DEFAULT_ATTRIBUTE_MAP
 from inscriptis.model.config import ParserConfig
 from inscriptis.model.css import CssParse
@@ -214,7 +215,9 @@ def page_text(tree: Any, allowance: Allowance) -> str:
     Raises SourceError: ``bomb`` or ``too-large``.
     """
     budget = _Budget(allowance)
-    config = ParserConfig(custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({"table": budget.table}, {}))
+    tables = CustomHtmlTagHandlerMapping({"table": budget.table}, {})
+    # As browsers do: the default puts spaces around spans, in words and numbers as well, and before each line of a div.
+    config = ParserConfig(css=STRICT_CSS_PROFILE, custom_html_tag_handler_mapping=tables)
     config.attribute_handler.attribute_mapping = {**DEFAULT_ATTRIBUTE_MAP, "style": _style}
     text: str = _Page(tree, config, budget).get_text()
     return text

@@ -59,8 +59,8 @@ def test_a_style_without_sense_is_passed_over(tmp_path: Path, style: str) -> Non
 @pytest.mark.parametrize(
     "page",
     [
-        "<div>" * 200 + "<pre>" + "x\n" * 20_000 + "</pre>" + "</div>" * 200,
-        "<div>" * 200 + "<table>" + "<tr><td>x</td></tr>" * 9000 + "</table>" + "</div>" * 200,
+        "<ul>" * 200 + "<pre>" + "x\n" * 20_000 + "</pre>" + "</ul>" * 200,
+        "<ul>" * 200 + "<table>" + "<tr><td>x</td></tr>" * 9000 + "</table>" + "</ul>" * 200,
     ],
     ids=["preformatted", "indented"],
 )

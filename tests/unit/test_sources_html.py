@@ -107,6 +107,11 @@ def test_fields_of_a_form_say_what_they_show():
     assert [line.strip() for line in page(form).splitlines() if line.strip()] == said
 
 
+def test_words_and_numbers_are_not_torn():
+    page_of_spans = "<div><p><span>T</span>HIS <span>A<span>GREEMENT</span></span> of $<span>12</span>.50"
+    assert page(page_of_spans).strip("\n") == "THIS AGREEMENT of $12.50"
+
+
 def test_what_is_struck_through_is_marked():
     style = "text-decoration: line-through"
     said = page(f"<p>pay <del>111</del><ins>222</ins> <s>a<b>b</b></s> <span style='{style}'>c</span>")
