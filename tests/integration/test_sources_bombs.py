@@ -20,6 +20,7 @@ from memagent.errors import SourceError
 from tests.support.hostile import pdf, word
 
 MERGED = "merged" * 50
+PADDED = "<div style=padding-left:2em>"
 
 
 def texts(path: Path, **options: object) -> list[str]:
@@ -59,8 +60,8 @@ def test_a_style_without_sense_is_passed_over(tmp_path: Path, style: str) -> Non
 @pytest.mark.parametrize(
     "page",
     [
-        "<ul>" * 200 + "<pre>" + "x\n" * 20_000 + "</pre>" + "</ul>" * 200,
-        "<ul>" * 200 + "<table>" + "<tr><td>x</td></tr>" * 9000 + "</table>" + "</ul>" * 200,
+        PADDED * 200 + "<pre>" + "x\n" * 20_000 + "</pre>" + "</div>" * 200,
+        PADDED * 200 + "<table>" + "<tr><td>x</td></tr>" * 9000 + "</table>" + "</div>" * 200,
     ],
     ids=["preformatted", "indented"],
 )
