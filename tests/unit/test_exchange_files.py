@@ -115,6 +115,7 @@ def test_a_correction_decides_what_is_found_and_whether_there_is_a_quote(monkeyp
         index=SimpleNamespace(read=lambda: index),
         verdicts=lambda item: [] if right is None else [said],
         texts=SimpleNamespace(get=lambda corpus, name: "It is Utah."),
+        outdated=lambda item: [],
     )
     row, *copies = answer_pages.exported_rows(service, None, "anna", "http://here")
     named = [(each["document"], each["answer"]) for each in (row, *copies)]
