@@ -167,14 +167,14 @@ class HeldAnswers(TypedDict):
 
 
 class DigestReader(TypedDict):
-    """Whose answers to the present texts count for a digest, before older ones of other models and configurations."""
+    """Which model and configuration a digest read with, and what it asked."""
 
     policy_id: str
     config_hash: str
     since: str
-    """ISO time from which on."""
-    questions: NotRequired[list[str]]
-    """To which: answers to others are none of the digest's."""
+    """ISO time of its start: older answers of its reader come before older ones of others."""
+    questions: list[str]
+    """Texts of its questions."""
 
 
 class RunExtras(TypedDict, total=False):
@@ -188,7 +188,7 @@ class RunExtras(TypedDict, total=False):
     inputs: dict[str, str]
     """A digest: hashes of what it depends on. A later one with the same inputs has nothing to do."""
     reader: DigestReader
-    """A digest: which model and configuration it read with. One that repeats another has that one's."""
+    """A digest; one that repeats another has that one's."""
     rollup: list[QuestionRollup]
     outside_scope: list[str]
     """Texts of questions that the reader declares not to be trained for (`memagent.reading.scope`)."""

@@ -261,10 +261,10 @@ def _newest(corpus: Corpus, *, withheld: bool) -> Iterator[GivenAnswer]:
                 yield _given(document, _renamed(answer, ids), citations, reviews.of(answer))
     shown: list[AnswerRow] = visible_answers(corpus, None, rule, withheld=withheld).to_pylist()
     reviews, citations = Reviews(corpus), Citations(corpus, shown)
+    changed, whole = changed_since(corpus, shown), cache(partial(_concatenated, corpus))
     for answer in shown:
-        whole = _concatenated(corpus)
-        whole["warnings"] = [*changed_since(corpus, answer), *(whole["warnings"] or ())]
-        yield _given(whole, _renamed(answer, ids), citations, reviews.of(answer))
+        said = filter(None, [changed.get(answer["reading_id"]), *(whole()["warnings"] or ())])
+        yield _given({**whole(), "warnings": [*said]}, _renamed(answer, ids), citations, reviews.of(answer))
 
 
 def _renamed(answer: AnswerRow, ids: Mapping[str, str]) -> AnswerRow:

@@ -80,7 +80,8 @@ def learning_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
         draw = partial(draw_lines, runs=runs, window=window)
         panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _ROLLOUTS]
     if any(metric.known(runs) for metric in _VALIDATIONS):
-        panels += [Panel(metric.title, partial(_validation, runs=runs, metric=metric)) for metric in _VALIDATIONS]
+        draw = partial(draw_intervals, runs=runs, counts="validation/n")
+        panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _VALIDATIONS]
     taught = {run: rows if is_taught(rows) else () for run, rows in runs.items()}
     if _NLL.known(taught):
         panels.append(Panel(_NLL.title, partial(draw_lines, runs=taught, metric=_NLL, window=window)))
@@ -128,10 +129,6 @@ def _runs(rows_by_run: Rows) -> Rows:
     if not runs:
         raise UsageError("there are no metrics to draw.")
     return runs
-
-
-def _validation(axes: Any, runs: Rows, metric: Metric) -> None:
-    draw_intervals(axes, runs, metric, "validation/n")
 
 
 def _health(axes: Any, runs: Rows, metric: Metric) -> None:

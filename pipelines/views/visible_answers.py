@@ -61,7 +61,7 @@ class AnswerRule(NamedTuple):
         same = pc.equal(answers["config_hash"].cast(pa.string()), self.digest["config_hash"])
         version = pc.is_in(policy_id, value_set=versions_of(policy_name(self.digest["policy_id"]), policy_id))
         mine = pc.equal(policy_id, self.digest["policy_id"])
-        asked = pc.is_in(answers["question"].cast(pa.string()), pa.array(self.digest.get("questions", []), pa.string()))
+        asked = pc.is_in(answers["question"].cast(pa.string()), pa.array(self.digest["questions"], pa.string()))
         counted = pc.if_else(pc.and_(asked, pc.and_(same, version)), pc.if_else(mine, 2, 1), 0)
         since = pa.scalar(datetime.fromisoformat(self.digest["since"]), at.type)
         return pc.if_else(pc.greater_equal(at, since), 3, counted)
@@ -89,16 +89,12 @@ def visible_answers(
     chosen = pc.field("scope") == "archive" if bucket is None else bucket.contains("content_hash")
     answers = Table(corpus.store, "answers").read(corpus.name, names, chosen)
     answers = _without(answers, rule.sampled if withheld else (*rule.sampled, *rule.withheld))
-    if bucket is not None:
-        answers = answers.filter(pc.equal(answers["scope"], "document"))
+    answers = answers.filter(pc.equal(answers["scope"], "archive" if bucket is None else "document"))
+    answers = answers.append_column("rank", pa.repeat(0, answers.num_rows) if bucket is None else rule.ranks(answers))
     key = ["question"] if bucket is None else ["content_hash", "question"]
     # The id decides between two at the same time.
-    order = [("answered_at", "descending"), ("reading_id", "ascending")]
-    if bucket is not None:
-        answers, order = answers.append_column("rank", rule.ranks(answers)), [("rank", "descending"), *order]
-    newest = first_of_each(answers, key, order)
-    if bucket is not None:
-        newest = newest.drop_columns("rank")
+    order = [("rank", "descending"), ("answered_at", "descending"), ("reading_id", "ascending")]
+    newest = first_of_each(answers, key, order).drop_columns("rank")
     if withheld:
         newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(rule.withheld, pa.string())))
     return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])
@@ -186,19 +182,22 @@ def archive_warnings(corpus: Corpus) -> list[str]:
     return [f"{count:,} document{'s have' if count > 1 else ' has'} warnings"] if count else []
 
 
-def changed_since(corpus: Corpus, answer: AnswerRow) -> list[str]:
-    """Return the warning of an answer over all documents, concatenated, if they are others now."""
-    texts = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
-    read = pa.array(stream_of(corpus, answer), pa.string())
-    pairs = ((texts, read), (read, texts))
-    unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)
-    changed = len(read) and (unread or gone)
-    return [f"of other documents than now: {unread:,} not read, {gone:,} gone or changed"] if changed else []
+def changed_since(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, str]:
+    """Return the warnings of answers over all documents, concatenated, where these are others now, by reading_id."""
+    result: dict[str, str] = {}
+    if whole := [answer for answer in answers if answer["scope"] == "archive"]:
+        texts = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
+    for answer in whole:
+        read = pa.array(stream_of(corpus, answer), pa.string())
+        pairs = ((texts, read), (read, texts))
+        unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)
+        if len(read) and (unread or gone):
+            told = f"{unread:,} not read, {gone:,} gone or changed"
+            result[answer["reading_id"]] = f"of other documents than now: {told}"
+    return result
 
 
 def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:
-    if not runs:
-        return answers
     return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(runs, pa.string()))))
 
 

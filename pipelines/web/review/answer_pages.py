@@ -93,7 +93,7 @@ def answer(request: Request) -> Response:
         mine=_mine(verdicts, item, me),
         document=document,
         source=source,
-        outdated=service.outdated(item),
+        outdated=service.outdated(item, row),
         passage=shown,
         find=find,
         found=found,

@@ -101,12 +101,15 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
 
 
 def _count_for(connection: sqlite3.Connection, corpus: int, reader: DigestReader) -> None:
-    """Note whose answers the last digest counts, and show these."""
-    name, questions = reader_name(reader["policy_id"], reader["config_hash"]), json.dumps(reader.get("questions", []))
+    """Note whose answers the last digest counts, and show these, unless it is noted: each run changes the table."""
+    since = microseconds(datetime.fromisoformat(reader["since"])) << TIME_BITS
+    if connection.execute("SELECT 1 FROM corpus WHERE id = ? AND since = ?", (corpus, since)).fetchone():
+        return
+    name, questions = reader_name(reader["policy_id"], reader["config_hash"]), json.dumps(reader["questions"])
     _add_readers(connection, {name})
     connection.execute(
         "UPDATE corpus SET since = ?, questions = ?, reader = (SELECT id FROM reader WHERE name = ?) WHERE id = ?",
-        (microseconds(datetime.fromisoformat(reader["since"])) << TIME_BITS, questions, name, corpus),
+        (since, questions, name, corpus),
     )
     counted = "text IN (SELECT value FROM json_each(?))"
     connection.execute(f"UPDATE question SET counted = {counted} WHERE corpus = ?", (questions, corpus))

@@ -1,8 +1,9 @@
 PRAGMA journal_mode = WAL;
 CREATE TABLE corpus (
   id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, digest INTEGER NOT NULL DEFAULT 0,
-  -- Of the last digest: whose answers count before others from before it, and then those of its `kin`.
-  reader INTEGER NOT NULL DEFAULT -1, questions TEXT NOT NULL DEFAULT '[]', since INTEGER NOT NULL DEFAULT 0,  -- since: the least id of an answer from then on
+  -- Of the last digest: whose answers count before others from before it, and then those of the reader's `kin`; to which
+  -- questions; and the least id of an answer that is newer.
+  reader INTEGER NOT NULL DEFAULT -1, questions TEXT NOT NULL DEFAULT '[]', since INTEGER NOT NULL DEFAULT 0,
   forgettings INTEGER NOT NULL DEFAULT 0  -- that the corpus had when this was begun
 );
 -- Models with their configurations.

@@ -182,10 +182,11 @@ class ReviewService:
             rows = Table(self.store, "answers").read(item.corpus, filters=chosen).to_pylist()
         return rows[0] if rows else None
 
-    def outdated(self, item: ListedAnswer) -> list[str]:
-        """Return the warning of an answer over all documents that are others now (`changed_since`)."""
-        row = None if item.doc_id or item.state == "failed" else self.answer(item)
-        return changed_since(Corpus(self.store, item.corpus), row) if row and row["scope"] == "archive" else []
+    def outdated(self, item: ListedAnswer, row: AnswerRow | None = None) -> list[str]:
+        """Return the warning of an answer over all documents that are others now; `row`: the answer, if it is known."""
+        if row is None and not item.doc_id and item.state != "failed":
+            row = self.answer(item)
+        return [*changed_since(Corpus(self.store, item.corpus), [row] if row else []).values()]
 
     def _in_part(self, part: str, chosen: pc.Expression) -> list[AnswerRow]:
         path, schema = self.store.path("answers", unquote(part)), ANSWERS.remove(ANSWERS.get_field_index("corpus"))
