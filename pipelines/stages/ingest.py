@@ -7,6 +7,7 @@ again.
 
 import logging
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -38,6 +39,7 @@ from infra.store.documents import (
     Refusals,
     column_rows,
     current_sources,
+    present,
     quarantined,
 )
 from infra.store.location import Corpus
@@ -131,7 +133,7 @@ def _after(known: pa.Table) -> datetime:
 
 def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, show: Progress) -> IngestSummary:
     begun = time.monotonic()
-    known = current_sources(corpus, ["source", "doc_id", "source_stamp", "state", "documents", "seen_at"])
+    known = _known_sources(corpus, run_id)
     started_at = _after(known)
     plan = make_plan(sources, known, config.ingest, sources_of(corpus))
     del known
@@ -177,6 +179,30 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         chars=tally["chars"],
         seconds=round(time.monotonic() - begun, 3),
     )
+
+
+def _known_sources(corpus: Corpus, run_id: str) -> pa.Table:
+    """Return what is known of the sources, also of those whose documents alone were committed before a kill.
+
+    The latter get a row first, without a stamp: the next ingest that covers them reads them again, or deletes them.
+    """
+    columns = ["source", "doc_id", "source_stamp", "state", "documents", "seen_at"]
+    known = current_sources(corpus, columns)
+    last = pc.max(known["seen_at"])
+    since = pc.field("seen_at") >= last if last.is_valid else None
+    left = present(Table(corpus.store, "documents").read(corpus.name, ["doc_id", "source", "state", "seen_at"], since))
+    there = known.filter(pc.or_(pc.not_equal(known["state"], "deleted"), pc.greater(known["documents"], 0)))
+    left = left.filter(pc.invert(pc.is_in(left["source"], value_set=there["source"].combine_chunks())))
+    if not left.num_rows:
+        return known
+    writer = DocumentWriter(corpus, run_id, _after(known))
+    for source, doc_id in {source: doc_id for source, doc_id in column_rows(left, "source", "doc_id")}.items():
+        writer.source(source, _OF_ROW.sub("", doc_id), "", state="read", documents=0)
+    writer.commit()
+    return current_sources(corpus, columns)
+
+
+_OF_ROW = re.compile(r"#\d+\Z")
 
 
 def _reasons(corpus: Corpus, failed: pa.Array) -> Counter[str]:

@@ -20,6 +20,7 @@ import pytest
 from infra.sources.diff import IngestPlan, make_plan
 from infra.store.buckets import Bucket, buckets
 from infra.store.corpora import remember
+from infra.store.data_files import FileCommits
 from infra.store.delta import Table
 from infra.store.documents import check_documents, current_documents, current_sources, document_texts, quarantined
 from infra.store.location import Corpus, Store, file_system
@@ -516,6 +517,36 @@ def test_a_source_that_moved_survives_a_kill_before_the_end_of_the_ingest(
     assert current_sources(Corpus(run.store, "c"), ["source"]).num_rows == 4, "it was committed before"
     run(old.url, new.url)
     assert run.texts() == {name: name for name in ("a.txt", "b.txt", "c.txt")}
+
+
+def test_a_kill_between_two_commits_leaves_nothing_of_files_that_change_or_go_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, place, commit = Run(Store(str(tmp_path / "store"))), Place(f"{tmp_path}/in"), FileCommits.commit
+    for before in ({}, {"a.txt": "a"}):  # of a new corpus, and of one that grows
+        for name, text in {
+            **before,
+            "edited.txt": "before",
+            "gone.txt": "gone",
+            "rows.csv": "text\none\ntwo\n",
+        }.items():
+            place.put(name, text)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(
+                FileCommits, "commit", lambda self: _killed() if self._table.name == "sources" else commit(self)
+            )
+            run(place.url)
+        assert "gone.txt" in run.texts(), "its document was committed"
+        place.put("edited.txt", "after")
+        place.put("rows.csv", "text\ntwo\n")
+        place.remove("gone.txt")
+        run(place.url)
+        assert run.texts() == {**before, "edited.txt": "after", "rows.csv#1": "two"}
+        assert run(place.url)["changed"] == 0
+        for name in ("edited.txt", "rows.csv"):
+            place.remove(name)
+        place.put("a.txt", "a")
+        run(place.url)
 
 
 def _killed(*given: Any, **named: Any) -> None:
