@@ -27,6 +27,10 @@ _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _END_TAGS = re.compile(r"</(?:html|body)\s*>", re.I)
 """They may be left out, and browsers read what follows them as if they were; libxml2 drops it."""
 _BREAK = re.compile(r"</br\s*>", re.I)
+_NEWER_BLOCKS = re.compile(
+    r"<(/?)(?:section|article|aside|nav|main|header|footer|hgroup|details|summary|dialog|search)(?=[\s/>])", re.I
+)
+"""Blocks that libxml2 does not know: a paragraph whose end is left out would go on in them."""
 
 
 def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -43,8 +47,10 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     declared = _CHARSET.search(data[:4096])
     source, encoding = decode(data, declared.group(1).decode("ascii", "replace") if declared else None)
     parser = HTMLParser(no_network=True, huge_tree=True)  # else a long text ends the page without a word
+    for pattern, known in ((_DECLARATION, ""), (_END_TAGS, ""), (_BREAK, "<br>"), (_NEWER_BLOCKS, r"<\1div")):
+        source = pattern.sub(known, source)
     try:
-        tree = document_fromstring(_BREAK.sub("<br>", _END_TAGS.sub("", _DECLARATION.sub("", source))), parser=parser)
+        tree = document_fromstring(source, parser=parser)
     except ParserError:  # nothing but comments or white space
         yield Parsed("", "", "text/html", encoding)
         return
@@ -190,7 +196,7 @@ _STRUCK = (
 )
 """What is struck through: told from the rest as Markdown does, as it may be no longer agreed."""
 _NOT_SHOWN = "template iframe object noframes datalist video audio canvas".split()
-_BLOCKS = "dt dd dl section form fieldset legend center details summary dialog search menu dir hr text".split()
+_BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()
 """Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""
 _FORMULAS = {"mfrac": "/", "msup": "^", "msub": "_"} | dict.fromkeys(("msubsup", "mroot", "munderover", "mtr"), " ")
 _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", "range", "color")

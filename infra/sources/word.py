@@ -104,6 +104,8 @@ class _Text:
         self._asides: list[str] = []
         self._joined = ""
         """Text of a paragraph whose end was deleted: it goes on in the next one."""
+        self._style = ""
+        """Of the paragraph."""
 
     def blocks(self, element: Any) -> Iterator[str]:
         for part in element:
@@ -123,6 +125,7 @@ class _Text:
     def _paragraph(self, paragraph: Any) -> Iterator[str]:
         settings = child(paragraph, "pPr")
         words: list[str] = []
+        self._style = attribute(child(settings, "pStyle"), "val")
         self._inline(paragraph, words)
         text = self._joined + "".join(words)
         self._fields = [state for state in self._fields if state != "code"]  # a damaged field must not swallow the rest
@@ -141,7 +144,7 @@ class _Text:
             name = local_name(part)
             if name in _HIDDEN:
                 continue
-            if name == "r" and _is_on(child(child(part, "rPr"), "vanish")):  # it is hidden
+            if name == "r" and self._has(part, "vanish"):  # it is hidden
                 self._inline(part, [])  # for the fields that begin and end in it
             elif name == "fldChar":
                 self._field(part, words)
@@ -168,11 +171,14 @@ class _Text:
                     words.append(_BETWEEN[name])
                 if attribute(child(child(part, "rPr"), "vertAlign"), "val") == "superscript":
                     words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
-                if name == "r" and any(_is_on(child(child(part, "rPr"), kind)) for kind in ("strike", "dstrike")):
+                if name == "r" and self._has(part, "strike", "dstrike"):
                     last = words[start - 1 : start] if "".join(words[start - 1 : start]).endswith("~~") else []
                     words[start - len(last) :] = [struck("".join(words[start:]), *last)]
             elif "code" not in self._fields:
                 words.append(_word(part))
+
+    def _has(self, run: Any, *switches: str) -> bool:
+        return any(self._numbers.is_on(child(run, "rPr"), switch, self._style) for switch in switches)
 
     def _field(self, mark: Any, words: list[str]) -> None:
         kind = attribute(mark, "fldCharType")
@@ -235,7 +241,7 @@ class _List:
 
 
 class _Numbers:
-    """The numbers that Word writes before paragraphs of lists (ECMA-376 part 1, 17.9)."""
+    """The styles, and the numbers that Word writes before paragraphs of lists (ECMA-376 part 1, 17.9)."""
 
     def __init__(self, numbering: Iterable[Any], styles: Iterable[Any]) -> None:
         self._lists: dict[str, _List] = {}
@@ -291,6 +297,13 @@ class _Numbers:
             count = counts.setdefault(above, upper.start)
             text = text.replace(f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format))
         return f"{text}{level.glue}" if text else ""
+
+    def is_on(self, settings: Any, switch: str, paragraph: str) -> bool:
+        """Whether a run of these settings, in a paragraph of a style, has a switch of letters on (17.3.2)."""
+        of_run = attribute(child(settings, "rStyle"), "val")
+        styles = (self._styles[name] for style in (of_run, paragraph) for name in self._family(style))
+        given = (child(some, switch) for some in (settings, *(child(style, "rPr") for style in styles)))
+        return _is_on(next((one for one in given if one is not None), None))
 
     def _place(self, settings: Any) -> tuple[str, int]:
         """Return a paragraph's list and level, by itself or by its style; an empty name: none."""

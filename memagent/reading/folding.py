@@ -115,7 +115,8 @@ class FoldedText:
             start, end = self._place(at), self._place(at + len(words) - 1, end=True)
             said = self.text[start:end]  # a dash stands for the white space around it
             low, high = end - len(said.lstrip()), start + len(said.rstrip())
-            if min(start, end) >= 0 and all(grapheme_start(self.text, place) == place for place in (low, high)):
+            whole = min(start, end) >= 0 and all(grapheme_start(self.text, edge) == edge for edge in (low, high))
+            if whole and not _RANGE.match(self.text, low) and not (low and _MINUS.match(self.text, low - 1)):
                 yield low, high
             at = self.folded.find(words, at + 1)
 
@@ -135,6 +136,11 @@ _PREFIX = regex.compile(r"(?r)(?<![\p{L}\p{M}])(?:[והבלכמש]{1,3}|[وف]|[
 _SUFFIXED = regex.compile(
     r"[\p{Hangul}\p{Bengali}\p{Tamil}\p{Telugu}\p{Kannada}\p{Malayalam}\p{Gujarati}\p{Gurmukhi}\p{Oriya}\p{Sinhala}]"
 )
+
+
+_MINUS = regex.compile(r"(?<![\p{L}\p{Nd}\p{Pe}%]|\p{Nd}\s)\p{Dash}(?=\p{Sc}?\.?\p{Nd})")
+_RANGE = regex.compile(r"(?<=[\p{L}\p{Nd}\p{Pe}%]|\p{Nd}\s)\p{Dash}\s?\p{Nd}")
+"""A sign, without which a number is another one, and a dash that is none."""
 
 
 def _edge(text: str, at: int) -> bool:

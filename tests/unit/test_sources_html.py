@@ -178,6 +178,11 @@ def test_what_stands_apart_is_not_run_together(source):
     assert numbers == ["10", "20"]
 
 
+@pytest.mark.parametrize("block", ["section", "ARTICLE id=a", "main", "details"])
+def test_a_hidden_paragraph_without_an_end_ends_before_a_block(block):
+    assert page(f"<p hidden>SECRET<{block}>Paid in full.</{block.split()[0]}>").strip() == "Paid in full."
+
+
 def test_what_is_not_hidden_is_text_whatever_its_style_resembles():
     assert page("<p style='-webkit-backface-visibility:hidden'>Paid in full.</p>").strip() == "Paid in full."
     assert page("<html style='visibility: hidden'><body hidden>until its script has run").strip()

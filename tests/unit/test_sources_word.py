@@ -172,6 +172,18 @@ def test_special_characters_are_characters():
     assert text(paragraph(run("seen") + hidden)) == "seen"
 
 
+@pytest.mark.parametrize(("switch", "lines"), [("vanish", ["A  C ", "C "]), ("strike", ["A ~~B~~ C ", "C ~~D~~"])])
+def test_letters_may_be_hidden_or_struck_through_by_a_style(switch, lines):
+    styles = (
+        f'<w:style w:styleId="S"><w:rPr><w:{switch}/></w:rPr></w:style>'
+        '<w:style w:styleId="T"><w:basedOn w:val="S"/></w:style>'
+    )
+    off = f'<w:r><w:rPr><w:{switch} w:val="0"/></w:rPr><w:t>C </w:t></w:r>'
+    of_style = '<w:r><w:rPr><w:rStyle w:val="T"/></w:rPr><w:t>B</w:t></w:r>'
+    body = paragraph(run("A ") + of_style + run(" ") + off) + paragraph(off + run("D"), '<w:pStyle w:val="T"/>')
+    assert text(body, {"styles": styles}).splitlines() == lines
+
+
 def test_powers_are_no_digits_of_their_number():
     power = "<w:r><w:rPr><w:vertAlign w:val='superscript'/></w:rPr><w:t>{}</w:t></w:r>"
     body = run("10") + power.format("-") + power.format("6") + run(" m") + power.format("2") + run(" on the 1")
