@@ -261,7 +261,7 @@ def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
     if question["gone_count"]:
         gone = [_short(name) for name in question["gone"][:_NAMED]]
         more = _others(question["gone_count"] - len(gone))
-        lines.append(("gone", Text(f"{number(question['gone_count'])}: " + ", ".join(gone) + more)))
+        lines.append(("no longer asked", Text(f"{number(question['gone_count'])}: " + ", ".join(gone) + more)))
     if not question["changed_count"] and not question["new_count"] and not question["gone_count"]:
         lines.append(("", Text("nothing changed since the digest before", "dim")))
     return lines
