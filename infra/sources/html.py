@@ -72,7 +72,7 @@ def prepare(tree: Any) -> None:
     """
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
-        if hidden or element.tag in _NOT_SHOWN:
+        if hidden or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):
             _replace(element, "")
     for element in list(tree.iter("input", "select", "textarea")):
         _fill_in(element)
@@ -195,7 +195,7 @@ _STRUCK = (
     "//del | //s | //strike | //*[self::span or self::p or self::td or self::li][contains(@style, 'line-through')]"
 )
 """What is struck through: told from the rest as Markdown does, as it may be no longer agreed."""
-_NOT_SHOWN = "template iframe object noframes datalist video audio canvas".split()
+_NOT_SHOWN = "template iframe noframes datalist video audio canvas".split()
 _BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()
 """Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""
 _FORMULAS = {"mfrac": "/", "msup": "^", "msub": "_"} | dict.fromkeys(("msubsup", "mroot", "munderover", "mtr"), " ")

@@ -183,6 +183,11 @@ def test_a_hidden_paragraph_without_an_end_ends_before_a_block(block):
     assert page(f"<p hidden>SECRET<{block}>Paid in full.</{block.split()[0]}>").strip() == "Paid in full."
 
 
+def test_an_object_without_a_page_shows_what_is_in_it():
+    assert page("<object>Paid <b>in full</b>.</object>").strip() == "Paid in full."
+    assert page("<object data=a.html>No reader.</object>").strip() == ""
+
+
 def test_what_is_not_hidden_is_text_whatever_its_style_resembles():
     assert page("<p style='-webkit-backface-visibility:hidden'>Paid in full.</p>").strip() == "Paid in full."
     assert page("<html style='visibility: hidden'><body hidden>until its script has run").strip()
