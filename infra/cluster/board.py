@@ -144,7 +144,7 @@ class BoardActor:
         state.begun[item] += 1
         broken = state.starts > most_deaths + _LONE_DEATHS
         words = f"engine processes keep crashing: {state.starts - 1} in a row without a result" if broken else ""
-        return Attempt(item, state.begun[item] - 1, tuple(state.killers[item]), state.stopped, words)
+        return Attempt(item, state.begun[item] - 1, tuple(state.killers[item]), stopped=state.stopped, broken=words)
 
     def note(self, job: str, item: int, part: int | None) -> None:
         """See `Board.note`."""

@@ -253,4 +253,4 @@ def _info(path: Path) -> WarmEngineInfo | None:
     for process in processes:
         with suppress(psutil.Error):
             memory += process.memory_full_info().pss
-    return WarmEngineInfo(name, pid, memory, said.get("clients", 0), said.get("idle"))
+    return WarmEngineInfo(name, pid, memory, clients=said.get("clients", 0), idle_seconds=said.get("idle"))

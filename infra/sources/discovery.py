@@ -106,7 +106,9 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
         _walk(path, lambda relative: True, None, listing)
         if os.path.isdir(os.path.join(path, LOG_FOLDER)):
             before = (-1, 0)  # a table without rows is there
-        _cover(shown, lambda source: source == shown or source.startswith(below), listing, before, earlier)
+        _cover(
+            shown, lambda source: source == shown or source.startswith(below), listing, before=before, earlier=earlier
+        )
         return
     if os.path.lexists(path):
         listing.covers.append(lambda source: source == shown)
@@ -133,13 +135,13 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
     is_there = os.path.isdir(base)
     if is_there:
         _walk(base, lambda relative: matches(relative) is not None, depth, listing)
-    if not _cover(shown, covers, listing, before, earlier):
+    if not _cover(shown, covers, listing, before=before, earlier=earlier):
         missing = " matches no file" if is_there else f": there is no folder {base}"
         raise _NotThereError(f"source {argument!r}{missing}")
 
 
 def _cover(
-    shown: str, covers: Callable[[str], bool], listing: Listing, before: tuple[int, int], earlier: _Names
+    shown: str, covers: Callable[[str], bool], listing: Listing, *, before: tuple[int, int], earlier: _Names
 ) -> bool:
     """Note what a source covers, by which its documents are told from those that are gone; return whether it is known.
 
@@ -233,7 +235,7 @@ def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
         raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
     if count or set(filter(covers, earlier())) == {quoted(url)}:  # an object, which may be gone
         listing.covers.append(covers)
-    elif not _cover(quoted(url), covers, listing, before, earlier):
+    elif not _cover(quoted(url), covers, listing, before=before, earlier=earlier):
         raise _NotThereError(f"source {url!r}: there is no such object, or nothing under it")
 
 

@@ -173,7 +173,7 @@ def read_own(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
     for number, row in enumerate(chain([first], rest)):
         record = parse(row)
         text = Whole("\n\n".join(record.documents))
-        sample = Sample(f"{path.stem}/{number}", path.stem, 0, text, record.question, record.answers, "exact")
+        sample = Sample(f"{path.stem}/{number}", path.stem, 0, text, record.question, record.answers, match="exact")
         yield replace(sample, origins=tuple(map(text_hash, record.documents)))
 
 

@@ -129,7 +129,7 @@ def review(verdicts: Iterable[Verdict], answer: str) -> Review | None:
         same = as_meant(last.right) == as_meant(answer)
         status: Status = "accepted" if same else "corrected"
         marked = next((each.spans for each in reversed(left) if each.right is not None and each.spans), ())
-        return Review(status, answer if same else last.right, people, at, marked)
+        return Review(status, answer if same else last.right, reviewers=people, at=at, spans=marked)
     if any(as_meant(each.wrong or "") == as_meant(answer) for each in left):  # nobody calls any answer right
         return Review("rejected", answer, people, at)
     return None

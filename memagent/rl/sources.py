@@ -130,7 +130,7 @@ class RowDataset:
             memory = reading.changes.get(i, memory)
             memories.append(memory)
         facts = tuple(fact for segment in made for fact in _harvested_facts(segment, row))
-        sample = Sample(name, row.source, 0, nothing, row.question, row.answers, "exact", facts=facts)
+        sample = Sample(name, row.source, 0, nothing, row.question, row.answers, match="exact", facts=facts)
         return Task(sample, tuple(made), tuple(memories))
 
     def left_out(self, count: int) -> tuple[int, int]:

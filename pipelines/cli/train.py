@@ -364,21 +364,3 @@ def _report(
 
     tables = given.open_store()
     typer.echo(str(write_training(tables, find_training(tables, run), output)))
-
-
-@app.command("curves")
-@takes()
-def _curves(
-    given: Common,
-    runs: Annotated[list[str], typer.Argument(help="Training runs, or `last`; one line each.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Write pictures to this folder.")],
-) -> None:
-    """Plot training runs by step, as SVG and PNG."""
-    from pipelines.report.training import draw
-    from pipelines.training.checkpoints import read_metrics
-    from pipelines.training.records import find_training
-
-    tables = given.open_store()
-    rows = {name: read_metrics(tables, name) for name in (find_training(tables, run) for run in runs)}
-    for path in draw(rows, output.expanduser()):
-        typer.echo(str(path))

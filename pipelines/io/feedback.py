@@ -190,7 +190,7 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
     elif verdict != "corrected" and {"answer", "engine_answer"} <= row.keys() and was_edited:
         raise UsageError(f"{where}: {_EDITED}")
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
-    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction)
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where=where, on_correction=on_correction)
 
 
 _EDITED = "its answer is not the one that was exported. To change an answer, set verdict to corrected"

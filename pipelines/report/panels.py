@@ -91,8 +91,8 @@ def shown_name(text: object) -> str:
     return f" {name}" if name.startswith("_") else name
 
 
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Rows of ``metrics.jsonl`` by the name of their run."""
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of a run's ``metrics.jsonl``."""
 Line = Mapping[int, float]
 """Values by step."""
 COLUMNS = 3
@@ -119,9 +119,9 @@ class Metric:
     share: bool = False
     """Whether it is a share, shown in percent."""
 
-    def known(self, runs: Rows, *, above_zero: bool = False) -> bool:
-        """Return whether any run has a value of it."""
-        lines = (series(rows, name) for rows in runs.values() for name, _ in self.lines)
+    def known(self, rows: Rows, *, above_zero: bool = False) -> bool:
+        """Return whether the run has a value of it."""
+        lines = (series(rows, name) for name, _ in self.lines)
         return any(any(values.values()) if above_zero else values for values in lines)
 
 
@@ -166,7 +166,7 @@ def picture(
         return save(figure, folder, name)
 
 
-def series(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
+def series(rows: Rows, metric: str) -> dict[int, float]:
     """Return a metric's finite values by step; ``/`` in the name goes into nested metrics."""
     values: dict[int, float] = {}
     for row in rows:
@@ -186,17 +186,12 @@ def interval(value: float, n: int) -> tuple[float, float] | None:
     return score.low, score.high
 
 
-def legend(runs: Rows, *, window: int = 1, parts: Sequence[str] = ()) -> list[Any]:
-    """Return the legend's handles: runs, smoothing, and the parts of stacks."""
+def legend(*, window: int = 1, parts: Sequence[str] = ()) -> list[Any]:
+    """Return the legend's handles: smoothing, and the parts of stacks."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Any] = []
-    if len(runs) > 1:
-        handles += [
-            Line2D([], [], color=colour, marker=mark, ms=4, lw=1.8, label=name)
-            for name, (colour, mark) in looks(runs).items()
-        ]
     if window > 1:
         handles.append(Line2D([], [], color=_GREY, lw=1, alpha=0.6, label="a step"))
         handles.append(Line2D([], [], color=_GREY, lw=2, label=f"mean of the last {window} steps"))
@@ -204,45 +199,30 @@ def legend(runs: Rows, *, window: int = 1, parts: Sequence[str] = ()) -> list[An
     return handles
 
 
-def draw_lines(axes: Any, runs: Rows, metric: Metric, *, window: int = 1) -> None:
-    """Plot a line per run in its colour. Names differ by line style.
+def draw_lines(axes: Any, rows: Rows, metric: Metric, *, window: int = 1) -> None:
+    """Plot a metric's lines, which differ by colour and style.
 
     With a `window` above 1, lines are thin, with their moving average on top.
     """
-    apart = len(runs) > 1
     for i, (name, label) in enumerate(metric.lines):
-        lines = {run: _scaled(series(rows, name), metric) for run, rows in runs.items()}
-        for run, (colour, mark) in looks(runs).items():
-            _line(axes, lines[run], colour if apart else COLOURS[i], mark=mark, style=_STYLES[i], window=window)
+        _line(axes, _scaled(series(rows, name), metric), COLOURS[i], style=_STYLES[i], window=window)
         if label:
-            axes.plot([], [], color=_GREY if apart else COLOURS[i], ls=_STYLES[i], lw=1.6, label=label)
+            axes.plot([], [], color=COLOURS[i], ls=_STYLES[i], lw=1.6, label=label)
     if len(metric.lines) > 1:
         axes.legend(fontsize=8.5, loc="best")
 
 
-def draw_intervals(axes: Any, runs: Rows, metric: Metric, counts: str) -> None:
-    """Plot means with 95% intervals, runs side by side; `counts` names the metric with their sample sizes."""
-    name = metric.lines[0][0]
-    scale = _PERCENT if metric.share else 1
-    last = max((step for rows in runs.values() for step in series(rows, name)), default=0)
-    for i, (run, (colour, mark)) in enumerate(looks(runs).items()):
-        means, sizes = series(runs[run], name), series(runs[run], counts)
-        ranges = [interval(value, int(sizes.get(step, 0))) or (value, value) for step, value in means.items()]
-        shift = 0.008 * last * (i - (len(runs) - 1) / 2)
-        axes.errorbar(
-            [step + shift for step in means],
-            [scale * value for value in means.values()],
-            [
-                [scale * (value - low) for value, (low, _) in zip(means.values(), ranges, strict=True)],
-                [scale * (high - value) for value, (_, high) in zip(means.values(), ranges, strict=True)],
-            ],
-            color=colour,
-            marker=mark,
-            ms=4,
-            lw=1.6,
-            capsize=2.5,
-            elinewidth=1,
-        )
+def draw_intervals(axes: Any, rows: Rows, metric: Metric, counts: str) -> None:
+    """Plot means with 95% intervals; `counts` names the metric with their sample sizes."""
+    name, scale = metric.lines[0][0], _PERCENT if metric.share else 1
+    means, sizes = series(rows, name), series(rows, counts)
+    ranges = [interval(value, int(sizes.get(step, 0))) or (value, value) for step, value in means.items()]
+    around = [
+        [scale * (value - low) for value, (low, _) in zip(means.values(), ranges, strict=True)],
+        [scale * (high - value) for value, (_, high) in zip(means.values(), ranges, strict=True)],
+    ]
+    values = [scale * value for value in means.values()]
+    axes.errorbar(list(means), values, around, color=COLOURS[0], marker=MARKS[0], ms=4, lw=1.6, capsize=2.5)
 
 
 def draw_bounds(axes: Any, values: Iterable[float], bounds: Mapping[str, float]) -> None:
@@ -273,7 +253,7 @@ def draw_stack(axes: Any, parts: Mapping[str, Line]) -> None:
     axes.set_ylim(0, 100)
 
 
-def _line(axes: Any, line: Line, colour: str, mark: str, style: str, window: int) -> None:
+def _line(axes: Any, line: Line, colour: str, style: str, window: int) -> None:
     steps, values = list(line), list(line.values())
     if window > 1:
         axes.plot(steps, values, color=colour, ls=style, lw=1, alpha=0.35)
@@ -281,7 +261,7 @@ def _line(axes: Any, line: Line, colour: str, mark: str, style: str, window: int
         values = [fmean(values[max(0, end - window) : end]) for end in ends]
         axes.plot(steps, values, color=colour, ls=style, lw=2)
     else:
-        marked = {"marker": mark, "ms": 3} if len(steps) <= _FEW else {}
+        marked = {"marker": MARKS[0], "ms": 3} if len(steps) <= _FEW else {}
         axes.plot(steps, values, color=colour, ls=style, lw=1.6, **marked)
 
 

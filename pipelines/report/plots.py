@@ -1,6 +1,6 @@
-"""The plots of training runs by step, each as SVG and PNG; equal data give equal files.
+"""The plots of a training run by step, from its ``metrics.jsonl``, and of an evaluation, each as SVG and PNG.
 
-All take the rows of ``metrics.jsonl`` by run name. Each run is a line.
+Equal data give equal files.
 """
 
 import math
@@ -67,84 +67,67 @@ _LONG = 15
 """Steps from which on lines are smoothed."""
 
 
-def learning_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
+def learning_curves(rows: Rows, folder: Path) -> list[Path]:
     """Plot reward, strict and lenient score of rollouts, below them of validations; of a teacher's readings, the loss.
 
     Validations have 95% intervals (`stats.mean`). Raises UsageError: there are no rows.
     """
-    runs = _runs(rows_by_run)
-    longest = max(len(rows) for rows in runs.values())
-    window = max(5, longest // 20) if longest >= _LONG else 1
+    if not rows:
+        raise UsageError("there are no metrics to draw.")
+    window = max(5, len(rows) // 20) if len(rows) >= _LONG else 1
     panels = []
-    if any(metric.known(runs) for metric in _ROLLOUTS):
-        draw = partial(draw_lines, runs=runs, window=window)
+    if any(metric.known(rows) for metric in _ROLLOUTS):
+        draw = partial(draw_lines, rows=rows, window=window)
         panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _ROLLOUTS]
-    if any(metric.known(runs) for metric in _VALIDATIONS):
-        draw = partial(draw_intervals, runs=runs, counts="validation/n")
+    if any(metric.known(rows) for metric in _VALIDATIONS):
+        draw = partial(draw_intervals, rows=rows, counts="validation/n")
         panels += [Panel(metric.title, partial(draw, metric=metric)) for metric in _VALIDATIONS]
-    taught = {run: rows if is_taught(rows) else () for run, rows in runs.items()}
-    if _NLL.known(taught):
-        panels.append(Panel(_NLL.title, partial(draw_lines, runs=taught, metric=_NLL, window=window)))
-    return picture(folder, "learning-curves", panels, legend(runs, window=window), even=True)
+    if is_taught(rows) and _NLL.known(rows):
+        panels.append(Panel(_NLL.title, partial(draw_lines, rows=rows, metric=_NLL, window=window)))
+    return picture(folder, "learning-curves", panels, legend(window=window), even=True)
 
 
-def health_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
+def health_curves(rows: Rows, folder: Path) -> list[Path]:
     """Plot entropy, logprob diff, clipping, gradient norm, groups kept, response lengths, and KL if it was on.
 
-    Raises UsageError as `learning_curves` does, and if no step was taken.
+    Raises UsageError: no step was taken.
     """
-    runs = _runs(rows_by_run)
-    known = [metric for metric in _HEALTH if metric.known(runs, above_zero=metric is _KL)]
+    known = [metric for metric in _HEALTH if metric.known(rows, above_zero=metric is _KL)]
     if not known:
         raise UsageError("no step was taken yet: there is no health to draw.")
-    panels = [Panel(metric.title, partial(_health, runs=runs, metric=metric)) for metric in known]
-    return picture(folder, "health-curves", panels, legend(runs))
+    panels = [Panel(metric.title, partial(_health, rows=rows, metric=metric)) for metric in known]
+    return picture(folder, "health-curves", panels, legend())
 
 
-def time_curves(rows_by_run: Rows, folder: Path) -> list[Path]:
+def time_curves(rows: Rows, folder: Path) -> list[Path]:
     """Plot tokens per second of rollouts and learner, and each phase's share of a step's time.
 
-    The shares are a panel per run. Raises UsageError as `health_curves` does.
+    Raises UsageError: no step was taken.
     """
-    runs = _runs(rows_by_run)
-    shares = {run: {phase: series(rows, f"share/{phase}") for phase in PHASES} for run, rows in runs.items()}
-    shares = {run: parts for run, parts in shares.items() if any(parts.values())}
-    if not shares:
+    shares = {phase: series(rows, f"share/{phase}") for phase in PHASES}
+    if not any(shares.values()):
         raise UsageError("no step was taken yet: there is no time to draw.")
-    known = [metric for metric in _SPEEDS if metric.known(runs, above_zero=True)]
-    panels = [Panel(metric.title, partial(_from_zero, runs=runs, metric=metric)) for metric in known]
-    for run, parts in shares.items():
-        title = "Share of a step (%)" if len(runs) == 1 else f"Share of a step (%): {run}"
-        panels.append(Panel(title, partial(draw_stack, parts=parts)))
-    return picture(folder, "time-curves", panels, legend(runs, parts=PHASES))
+    known = [metric for metric in _SPEEDS if metric.known(rows, above_zero=True)]
+    panels = [Panel(metric.title, partial(_from_zero, rows=rows, metric=metric)) for metric in known]
+    panels.append(Panel("Share of a step (%)", partial(draw_stack, parts=shares)))
+    return picture(folder, "time-curves", panels, legend(parts=PHASES))
 
 
-def is_taught(rows: Sequence[Mapping[str, Any]]) -> bool:
+def is_taught(rows: Rows) -> bool:
     """Whether a run's steps are of a teacher's readings, which earn no reward."""
     return any("nll" in row and "reward" not in row for row in rows)
 
 
-def _runs(rows_by_run: Rows) -> Rows:
-    runs = {shown_name(name): rows for name, rows in rows_by_run.items() if rows}
-    if not runs:
-        raise UsageError("there are no metrics to draw.")
-    return runs
-
-
-def _health(axes: Any, runs: Rows, metric: Metric) -> None:
+def _health(axes: Any, rows: Rows, metric: Metric) -> None:
     if metric is _LOGPROB_DIFF:
-        draw_lines(axes, runs, metric)
-        draw_bounds(
-            axes,
-            [value for rows in runs.values() for value in series(rows, "logprob_diff").values()],
-            LOGPROB_DIFF_BOUNDS,
-        )
+        draw_lines(axes, rows, metric)
+        draw_bounds(axes, series(rows, "logprob_diff").values(), LOGPROB_DIFF_BOUNDS)
     else:
-        _from_zero(axes, runs, metric)
+        _from_zero(axes, rows, metric)
 
 
-def _from_zero(axes: Any, runs: Rows, metric: Metric) -> None:
-    draw_lines(axes, runs, metric)
+def _from_zero(axes: Any, rows: Rows, metric: Metric) -> None:
+    draw_lines(axes, rows, metric)
     axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
 
 

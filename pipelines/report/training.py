@@ -63,15 +63,15 @@ _OF_ROLLOUTS = frozenset({"Reward", "Strict", "Lenient", "Teach", "Gap", "Clippe
 Row = Mapping[str, Any]
 
 
-def draw(rows_by_run: Rows, folder: Path) -> list[Path]:
-    """Plot training runs; return the files.
+def draw(rows: Rows, folder: Path) -> list[Path]:
+    """Plot a training run; return the files.
 
     Raises UsageError: there are no metrics.
     """
-    files = curves.learning_curves(rows_by_run, folder)
+    files = curves.learning_curves(rows, folder)
     for picture in (curves.health_curves, curves.time_curves):
         with suppress(UsageError):  # no step was taken yet
-            files += picture(rows_by_run, folder)
+            files += picture(rows, folder)
     return files
 
 
@@ -104,7 +104,7 @@ def training_page(store: Store, run_id: str) -> str:
         recipe=_shown(_flat(recipe)),
         validations=_validations(rows),
         tasks=_tasks(rows),
-        pictures=embedded(partial(draw, {run_id: rows}), _TITLES, notes) if rows else [],
+        pictures=embedded(partial(draw, rows), _TITLES, notes) if rows else [],
         totals=_shown(_totals(steps, taught)),
         columns=columns,
         steps=[_step(row, columns) for row in steps[-_LAST_STEPS:]],

@@ -137,9 +137,7 @@ def test_a_supervised_training_shows_its_loss_and_no_rewards(store, tmp_path):
     assert cells(html, "3")[1] == "0.3333" and cells(html, "Readings of the teacher")[1] == "240"
     assert cells(html, "Recipe")[1] == "32 readings of the teacher a step, 200 steps at most; learning rate 2e-05"
     assert "There is none: a teacher's training validates nothing" in html
-    files = {
-        path.stem: path for path in draw({"taught": taught(), "rewarded": run()}, tmp_path) if path.suffix == ".svg"
-    }
+    files = {path.stem: path for path in draw(taught(), tmp_path) if path.suffix == ".svg"}
     assert "Teacher: negative log-likelihood" in files["learning-curves"].read_text()
 
 
@@ -197,12 +195,7 @@ def test_metrics_that_cannot_be_read_are_said(store):
         training_page(store, "train-x")
 
 
-def test_the_commands_write_the_report_and_the_pictures(ended, tmp_path):
-    runner, place = CliRunner(), ["--store", ended.url]
-    page, pictures = tmp_path / "a" / "t.html", tmp_path / "pictures"
-    done = runner.invoke(app, ["report", "last", "-o", str(page), *place])
+def test_the_command_writes_the_report(ended, tmp_path):
+    page = tmp_path / "a" / "t.html"
+    done = CliRunner().invoke(app, ["report", "last", "-o", str(page), "--store", ended.url])
     assert done.exit_code == 0 and done.output.strip() == str(page) and "train-x" in page.read_text()
-    keep(ended, "train-y", run(seed=1))
-    done = runner.invoke(app, ["curves", "train-x", "train-y", "-o", str(pictures), *place])
-    assert done.exit_code == 0 and len(done.output.split()) == 6
-    assert "train-y" in (pictures / "health-curves.svg").read_text()

@@ -274,7 +274,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train", "qa", "policies", "engine"}
-    assert set(commands["train"].commands) == {"audit", "exports", "plan", "report", "curves", "selftest"}
+    assert set(commands["train"].commands) == {"audit", "exports", "plan", "report", "selftest"}
     assert set(commands["engine"].commands) == {"list", "stop"}
     assert set(commands["qa"].commands) == {"import", "export"}
     assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare"}

@@ -238,7 +238,7 @@ def read_longbench_v2(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
         question = _V2.format(row.text("question").strip(), choices)
         about = {name: row.text(name) for name in ("sub_domain", "difficulty", "length")}
         name, text = names.add(row, "_id", row.name("_id")), Whole(row.text("context"))
-        yield Sample(name, row.text("domain"), 0, text, question, (gold,), "choice", about=about)
+        yield Sample(name, row.text("domain"), 0, text, question, (gold,), match="choice", about=about)
 
 
 def read_mrcr(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
@@ -251,7 +251,7 @@ def read_mrcr(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
         text = Whole("\n\n".join(f"{one.text('role').capitalize()}: {one.text('content')}" for one in before))
         task = f"mrcr_{row.whole('n_needles')}needle" if "n_needles" in row.values else "mrcr"
         name, gold, about = f"{path.stem}/{number}", row.text("answer"), {"start": row.text("random_string_to_prepend")}
-        yield Sample(name, task, 0, text, last.text("content"), (gold,), "mrcr", about=about)
+        yield Sample(name, task, 0, text, last.text("content"), (gold,), match="mrcr", about=about)
 
 
 def _messages(row: FileRow) -> list[FileRow]:
@@ -279,7 +279,7 @@ def read_oolong(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
         length = row.whole("context_len") if "context_len" in row.values else 0
         about = {"answer_type": kind, "document": f"{path.stem} {row.name('context_window_id')}"}
         name, gold = f"{path.stem}/{number}", _oolong_gold(row)
-        yield Sample(name, task, length, text, row.text("question"), (gold,), "oolong", about=about)
+        yield Sample(name, task, length, text, row.text("question"), (gold,), match="oolong", about=about)
 
 
 def _oolong_gold(row: FileRow) -> str:
@@ -309,7 +309,7 @@ def read_browsecomp(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
             raise row.wrong("gold_docs", "no documents. Give the decrypted file, with the texts of its documents.")
         random.Random(name).shuffle(documents)
         text, about = Documents(tuple(documents)), {"documents": len(documents)}
-        yield Sample(name, path.stem, 0, text, row.text("query"), (row.text("answer"),), "contains", about=about)
+        yield Sample(name, path.stem, 0, text, row.text("query"), (row.text("answer"),), match="contains", about=about)
 
 
 _TASK = re.compile(r"(?<![a-z\d])qa\d+(?!\d)")
@@ -326,7 +326,7 @@ def read_babilong(path: Path, rows: Iterable[FileRow]) -> Iterator[Sample]:
             raise row.wrong("target", "its task is not known. Name the file as BABILong does: 4k/qa1.json.")
         question, gold = row.text("question").strip(), row.text("target").strip()
         name, text = f"{found[0]}/{length}/{number}", Whole(row.text("input"))
-        yield Sample(name, found[0], length, text, question, (gold,), "babilong")
+        yield Sample(name, found[0], length, text, question, (gold,), match="babilong")
 
 
 LONG_TEXTS = (
