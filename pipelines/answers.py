@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from infra.store.delta import DataFile
 from infra.store.location import Corpus
 from infra.store.runs import RunSummary, new_run_id
 from memagent.errors import MemagentError, UsageError
+from memagent.quality.verdicts import Status
 from memagent.records import Evidence, Level, Progress, ProgressCounts
 from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
@@ -95,7 +96,7 @@ def answers_html(answers: "Sequence[Answer]") -> str:
     """Return answers as an HTML table."""
     rows = "".join(
         f"<tr><td {_CELL}>{_text(answer.document or answer.title)}</td><td {_CELL}>{_text(answer.question)}</td>"
-        f"<td {_CELL}>{f'<b>{_text(answer.answer)}</b>' if answer.found else '<i>not found</i>'}</td>"
+        f"<td {_CELL}>{f'<b>{_text(answer.answer)}</b>' if answer.found else '<i>not found</i>'}{answer.doubt}</td>"
         f"<td {_CELL}>{f'<q>{_text(answer.quote)}</q>' if answer.quote else ''}{_notes(answer)}</td></tr>"
         for answer in answers
     )
@@ -105,7 +106,7 @@ def answers_html(answers: "Sequence[Answer]") -> str:
 
 def _notes(answer: "Answer") -> str:
     noted = cited_notes(answer.quote, answer.page, verbatim=answer.verbatim, document=answer._quoted)
-    return f" {noted}" if noted else ""
+    return "<br>".join([f" {noted}" if noted else "", *map(_text, answer.warnings)])
 
 
 def _text(value: str) -> str:
@@ -173,6 +174,13 @@ class Answer:
     """How far to trust the answer, by held-out answers; None: the reader declares none."""
     warnings: tuple[str, ...] = ()
     """What speaks against the answer, and what of the document's text was not read, or read by OCR."""
+    review: Status | Literal[""] = ""
+    """What people's verdicts on it come to; empty: nobody has said anything."""
+
+    @property
+    def doubt(self) -> str:
+        """The review in brackets, where people do not call the answer right."""
+        return f" [{self.review}]" if self.review in ("rejected", "disputed") else ""
 
     @property
     def quote(self) -> str:
@@ -199,7 +207,8 @@ class Answer:
     def __str__(self) -> str:
         said = cited(self.quote, self.page, verbatim=self.verbatim, document=self._quoted)
         quote = f" ({said})" if said else ""
-        return f"{self.document or self.title}: {self.answer if self.found else 'not found'}{quote}"
+        said = f"{self.answer if self.found else 'not found'}{self.doubt}"
+        return f"{self.document or self.title}: {said}{quote}"
 
     def _repr_html_(self) -> str:
         return answers_html([self])

@@ -166,8 +166,9 @@ def _roman(count: int) -> str:
     return text
 
 
-_POWER = re.compile(r"\s*(?:[-−–+]?\d+|[-−–])\s*")
-_IN_POWER = re.compile(r"\^[-−–+]?\d*$")
+_POWER = re.compile(r"\s*(?:[-−–+]?\d+(?:[.,]\s?\d+)*|[-−–])\s*")
+_FORMULA = re.compile(r"\s*[-−–+]?[\w.]+(?:\s*[-−–+/⁄·*×]\s*[\w.]+)+\s*")
+_IN_POWER = re.compile(r"\^[-−–+]?[\d.,]*$")
 
 
 def struck(said: str, before: str = "") -> str:
@@ -176,10 +177,15 @@ def struck(said: str, before: str = "") -> str:
 
 
 def raised(text: str, before: str) -> str:
-    """Return a text that stands above the line; a number after a number begins with ``^``, else 10⁶ would be 106."""
-    if not before[-1:].isdigit() or not _POWER.fullmatch(text) or _IN_POWER.search(before[-9:]):  # it goes on
+    """Return a text that stands above the line, with ``^`` where it would be read on the line: 10⁶ is not 106."""
+    said, last = text.strip(), before[-1:]
+    after_number = last.isdigit() or last in (")", "]")
+    if _IN_POWER.search(before[-9:]):  # it goes on
         return text
-    return f"^{text.strip()}"
+    if _FORMULA.fullmatch(text) and (after_number or (last.isalpha() and any(map(str.isalpha, said)))):
+        return f"^({said})"
+    is_power = _POWER.fullmatch(text) or (last == ")" and len(said) == 1 and said.isalpha())
+    return f"^{said}" if is_power and after_number else text
 
 
 _ESCAPE = re.compile(r"%(?=[0-9A-Fa-f]{2})")

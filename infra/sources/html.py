@@ -60,7 +60,7 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
     prepare(tree)
-    text = page_text(tree, request.allowance).replace("\xad", "")
+    text = page_text(tree, request.allowance).replace("\xad", "").replace("~~~~", "")
     warnings = unread({"embedded page": frames})
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
@@ -70,40 +70,113 @@ def prepare(tree: Any) -> None:
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
+    _apply_sheets(tree)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
-        if hidden or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):
+        again = "katex-html" in element.get("class", "")  # a formula, as it is drawn
+        if hidden or again or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):
             _replace(element, "")
     for element in list(tree.iter("input", "select", "textarea")):
         _fill_in(element)
     for element in list(tree.iter(*_BLOCKS)):
         element.tag = "article"
-    for element in tree.xpath("//semantics/*[position() > 1]"):  # the formula again, as a source
-        _replace(element, "")
-    for element in tree.iter(*_FORMULAS):
-        element.text = " "
-        for part in element[:-1]:
-            part.tail = _FORMULAS[element.tag]
-    for element in tree.iter("sup"):
-        before, said = element.getprevious(), element.text_content()
-        while before is not None and not before.tail and not isinstance(before.tag, str):  # a comment
-            before = before.getprevious()
-        ahead = element.getparent().text if before is None else before.tail or before.text_content()
-        if raised(said, ahead or "") != said:
-            element.text = f"^{(element.text or '').lstrip()}"
-    for element in tree.xpath(_STRUCK):
-        if element.text_content().strip():
-            element.text = f"~~{element.text or ''}"
-            if len(element):
-                element[-1].tail = f"{element[-1].tail or ''}~~"
-            else:
-                element.text += "~~"
+    _write_formulas(tree)
+    for element in list(tree.iter("*")):
+        style = element.get("style", "")
+        apart = element if _ROW.search(style) else [element] if _APART.search(style) else ()
+        for one in [one for one in apart if one.tag in _INLINE]:
+            _set_apart(one)
+    _mark_raised_and_struck(tree)
     for listing in list(tree.iter("ol")):
         _number(listing)
     spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))
     for table in list(tree.iter("table")):
         table.addprevious(table.makeelement("article"))  # its first row is no part of a line before it
         spare = _spread(table, spare)
+
+
+def _apply_sheets(tree: Any) -> None:
+    """Give elements the style of their class where the page itself has a simple rule that changes what is said."""
+    rules = {
+        name: said
+        for sheet in tree.iter("style")
+        for selectors, said in _RULE.findall(sheet.text or "")
+        if _TELLING.search(said)
+        for name in _CLASS.findall(selectors)
+    }
+    for element in tree.iter("*") if rules else ():
+        styles = [rules[name] for name in element.get("class", "").split() if name in rules]
+        if styles:
+            element.set("style", "; ".join([*styles, element.get("style", "")]))
+
+
+def _write_formulas(tree: Any) -> None:
+    """Write the formulas of a page (MathML) on a line."""
+    for element in tree.xpath("//semantics/*[position() > 1]"):  # the formula again, as a source
+        _replace(element, "")
+    for element in [one for one in tree.iter("msqrt", "mroot", "mfenced", "mrow", *_FORMULAS)]:
+        several = len(element.xpath(".//mi | .//mn | .//mo")) > 1
+        if element.tag == "mroot" and len(element) == 2:
+            element.insert(0, element[1])
+            element[0].tail = "√"
+            _put_around(element[1], "(", ")")
+        elif element.tag == "msqrt":
+            _put_around(element, *("√(", ")") if several else ("√", ""))
+        elif element.tag == "mfenced" or (element.tag == "mrow" and several and element.getparent().tag in _FORMULAS):
+            _put_around(element, element.get("open", "("), element.get("close", ")"))
+        elif element.tag in _FORMULAS:
+            element.text = " "
+            for part in element[:-1]:
+                part.tail = _FORMULAS[element.tag]
+
+
+def _mark_raised_and_struck(tree: Any) -> None:
+    for element in list(tree.iter("*")):
+        if element.tag != "sup" and not _RAISED.search(element.get("style", "")):
+            continue
+        said, beside = element.text_content(), _beside(element, before=False).strip()
+        written = raised(said, _beside(element, before=True))
+        if written != said:
+            left, right = ("^(", ")") if written.startswith("^(") else ("^", "")
+            _put_around(element, " " if beside in ("/", "⁄") else left, right)
+    for element in list(tree.iter("*")):
+        if element.tag in ("del", "s", "strike") or "line-through" in element.get("style", "").lower():
+            for part in element.xpath(".//td | .//th | .//li") if element.tag in _CONTAINERS else [element]:
+                if part.text_content().strip():
+                    _put_around(part, "~~", "~~")
+
+
+def _put_around(element: Any, left: str, right: str) -> None:
+    element.text = left + ((element.text or "").lstrip() if left != "~~" else element.text or "")
+    if len(element):
+        element[-1].tail = f"{element[-1].tail or ''}{right}"
+    else:
+        element.text += right
+
+
+def _beside(element: Any, *, before: bool) -> str:
+    """Return the text right before an element on its line, or behind it."""
+    while (parent := element.getparent()) is not None:
+        if not before and element.tail:
+            return str(element.tail)
+        near = (one for one in element.itersiblings(preceding=before) if isinstance(one.tag, str) or one.tail)
+        if (other := next(near, None)) is not None:
+            return str((before and other.tail) or other.text_content())
+        if (before and parent.text) or parent.tag not in _INLINE:
+            return (before and parent.text) or ""
+        element = parent
+    return ""
+
+
+def _set_apart(element: Any) -> None:
+    """Put spaces where the look of an element on a line sets it apart; not after the first letter of a word."""
+    said, behind = element.text_content(), _beside(element, before=False)
+    if len(said.strip()) == 1 and said.strip().isalpha() and behind[:1].islower():
+        return
+    if said[:1].isalnum() and _beside(element, before=True)[-1:] not in ("", *"([“‘/-"):
+        element.text = f" {element.text or ''}"
+    if behind[:1].isalnum():
+        element.tail = f" {element.tail or ''}"
 
 
 def _replace(element: Any, said: str) -> None:
@@ -131,6 +204,8 @@ def _fill_in(field: Any) -> None:
 def _number(listing: Any) -> None:
     """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
     items, own = listing.findall("li"), ("type", "start", "reversed")
+    if given := _LIST_STYLE.search(listing.get("style", "")):
+        listing.set("type", _CSS_STYLES[given[1].lower()])
     if not any(listing.get(name) is not None for name in own) and all(item.get("value") is None for item in items):
         return
     step = -1 if listing.get("reversed") is not None else 1
@@ -138,7 +213,7 @@ def _number(listing: Any) -> None:
     style = _LIST_STYLES.get(listing.get("type", ""), "decimal")
     for item in items:
         count = _integer(item.get("value"), count)
-        item.text = f"{counted(count, style)}. {(item.text or '').lstrip()}"
+        item.text = f"{counted(count, style)}. ".lstrip(". ") + (item.text or "").lstrip()
         item.tag = "div"
         count += step
     listing.tag = "div"
@@ -191,10 +266,18 @@ def _integer(value: str | None, default: int) -> int:
 
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
-_STRUCK = (
-    "//del | //s | //strike | //*[self::span or self::p or self::td or self::li][contains(@style, 'line-through')]"
+_RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+_CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
+_TELLING = re.compile(r"line-through|vertical-align\s*:\s*super", re.I)
+_RAISED = re.compile(r"vertical-align\s*:\s*(?:super|[1-9])|(?<![\w-])top\s*:\s*-", re.I)
+_ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
+_APART = re.compile(
+    r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)|(?<![\w-])(?:min-)?width\s*:\s*[1-9]"
+    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.])(?:[3-9]|\d\d|[12][\d.]*\s*(?:r?em|in|cm|%)|0?\.\d+\s*(?:r?em|in|cm))",
+    re.I,
 )
-"""What is struck through: told from the rest as Markdown does, as it may be no longer agreed."""
+_INLINE = frozenset("span font a b i u em strong small big sup sub".split())
+_CONTAINERS = frozenset("table thead tbody tfoot tr ul ol".split())
 _NOT_SHOWN = "template iframe noframes datalist video audio canvas".split()
 _BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()
 """Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""
@@ -203,7 +286,12 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 """Fields of forms without a text, or with one that is no value."""
 _UNSEEN = re.compile(r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
 _DISPLAY = re.compile(r"\s*display\s*:\s*([\w-]+)", re.I)
-_LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_LIST_STYLE = re.compile(r"list-style(?:-type)?\s*:\s*(none|(?:lower|upper)-(?:alpha|latin|roman))", re.I)
+_CSS_STYLES = {
+    **{"lower-alpha": "a", "lower-latin": "a", "upper-alpha": "A", "upper-latin": "A"},
+    **{"lower-roman": "i", "upper-roman": "I", "none": "none"},
+}
+_LIST_STYLES = {"none": "none", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
 _SPARE_CELLS = 10_000
 """Cells that merged ones may add to a page, besides as many as it has."""

@@ -136,7 +136,9 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         for form in part.iter_parts():
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
-        chosen = _preferred({name: len("".join("".join(texts).split())) for name, (texts, _) in forms.items()})
+        # Where a form shows what is struck through or raised, one that does not says something else.
+        telling = [name for name, (texts, _) in forms.items() if re.search(r"~~|\d\^", "".join(texts))] or [*forms]
+        chosen = _preferred({name: len("".join("".join(forms[name][0]).split())) for name in telling})
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())

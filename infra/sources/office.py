@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from infra.sources.base import ParseRequest, raised
+from infra.sources.base import ParseRequest, raised, struck
 from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
@@ -89,10 +89,11 @@ def drawn_lines(element: Any) -> Iterator[str]:
         marks, line = {"t": None, "br": " ", "tab": "\t"}, ""
         for one in paragraph.iter("{*}t", "{*}br", "{*}tab"):
             word = marks[local_name(one)] or one.text or ""
-            above = integer(child(one.getparent(), "rPr"), "baseline", 0) > 0
-            line += raised(word, line) if above else word
+            look = child(one.getparent(), "rPr")
+            word = raised(word, line) if integer(look, "baseline", 0) > 0 else word
+            line += struck(word) if attribute(look, "strike") in ("sngStrike", "dblStrike") else word
         if line.strip():
-            yield line.strip()
+            yield line.strip().replace("~~~~", "")
 
 
 _HALF_A_PAGE = 312 * 360_000**2

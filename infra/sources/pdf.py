@@ -1,5 +1,6 @@
 """PDF (pdfium). A page that is a picture is read by OCR, if the extra `ocr` is installed."""
 
+import ctypes
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -108,11 +109,38 @@ def _page(document: Any, index: int) -> tuple[str, int]:
         pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
         page.close()
         page = document[index]
-        text: str = page.get_textpage().get_text_range()
+        text = _with_powers(page.get_textpage())
         page.close()
     except pypdfium2.PdfiumError as error:
         raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
     return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments
+
+
+def _with_powers(page: Any) -> str:
+    """Return the text of a text page, with ``^`` before a small number that stands above the line behind another."""
+    text: str = page.get_text_range()
+    parts, done = list[str](), 0
+    for number in _NUMBER.finditer(text):
+        (line, size), (above, small) = _look(page, number.start()), _look(page, number.end() - 1)
+        if small < size and above - line > _RISE * size:
+            places = range(number.start() + 1, number.end())
+            power = next(place for place in places if _look(page, place)[0] - line > _RISE * size)
+            parts, done = [*parts, text[done:power], "^"], power
+    return "".join([*parts, text[done:]])
+
+
+_NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
+_RISE = 0.15
+
+
+def _look(page: Any, place: int) -> tuple[float, float]:
+    """Return the line on which a character of a text page stands, in points from below, and its size."""
+    from pypdfium2 import raw
+
+    x, y = ctypes.c_double(), ctypes.c_double()
+    char = raw.FPDFText_GetCharIndexFromTextIndex(page, place)
+    raw.FPDFText_GetCharOrigin(page, char, x, y)
+    return y.value, raw.FPDFText_GetFontSize(page, char)
 
 
 def _comments(page: Any) -> int:

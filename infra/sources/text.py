@@ -54,8 +54,9 @@ _RTF_READ = {
     **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext", "upr", "ud"), ""),
     "footnote": "\nFootnote: ",
     "annotation": "\nComment: ",
+    **dict.fromkeys(("cell", "nestcell"), "\t"),
 }
-"""Groups with text of the document that are among striprtf's `destinations`, and what stands for their mark."""
+"""Groups with text of the document that are among striprtf's `destinations`, and ends of cells, and what they say."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
 _RTF_SYMBOL = re.compile(r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*\bSymbol;", re.DOTALL)
 _RTF_SIGN = re.compile(
@@ -173,7 +174,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         starred = False
         if word in ("super", "nosupersub", "sub", "plain"):
             above = word == "super" and value not in _RTF_OFF
-        if said and not left_out and (not hidden or said[0] in "\n|"):  # hidden marks keep lines and cells apart
+        if said and not left_out and (not hidden or said[0] in "\n\t"):  # hidden marks keep lines and cells apart
             yield said
             before = said
 

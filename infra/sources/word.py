@@ -80,6 +80,7 @@ class _Document:
         self.not_read.update(not_read(body))
         codes = "".join((one.text or "") + attribute(one, "instr") for one in body.iter("{*}instrText", "{*}fldSimple"))
         self.not_read["automatic number"] = len(_NUMBERING.findall(codes))
+        self.not_read["formula"] = len(re.findall(r"\bEQ\s", codes))
         used = [one for one in body.iter() if local_name(one) in ("headerReference", "footerReference")]
         beside = [self._parts.get(name, ("", "")) for name in dict.fromkeys(attribute(one, "id") for one in used)]
         for kind in ("header", "", "footer"):
@@ -169,16 +170,22 @@ class _Text:
                 after = part.getnext() if name in _BETWEEN and any(words[start:]) else None
                 if after is not None and local_name(after) in (name, "e"):
                     words.append(_BETWEEN[name])
-                if attribute(child(child(part, "rPr"), "vertAlign"), "val") == "superscript":
+                place = attribute(self._given(part, "vertAlign"), "val") if name == "r" else ""
+                if place == "superscript":
                     words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
+                elif place == "subscript" and [one[:1] for one in words[start - 2 : start]] in (["^", "/"], ["^", "⁄"]):
+                    words[start - 2] = f" {words[start - 2][1:]}"  # 5 1/2
                 if name == "r" and self._has(part, "strike", "dstrike"):
                     last = words[start - 1 : start] if "".join(words[start - 1 : start]).endswith("~~") else []
                     words[start - len(last) :] = [struck("".join(words[start:]), *last)]
             elif "code" not in self._fields:
                 words.append(_word(part))
 
+    def _given(self, run: Any, setting: str) -> Any:
+        return self._numbers.given(child(run, "rPr"), setting, self._style)
+
     def _has(self, run: Any, *switches: str) -> bool:
-        return any(self._numbers.is_on(child(run, "rPr"), switch, self._style) for switch in switches)
+        return any(_is_on(self._given(run, switch)) for switch in switches)
 
     def _field(self, mark: Any, words: list[str]) -> None:
         kind = attribute(mark, "fldCharType")
@@ -211,7 +218,8 @@ class _Text:
                 if merge is not None and attribute(merge, "val") in ("", "continue") and column in above:
                     text = above[column]
                 else:
-                    text = " ".join(line for line in self.blocks(cell) if line.strip())
+                    lines = " ".join(line for line in self.blocks(cell) if line.strip())
+                    text = re.sub(r"[\t\n]", " ", lines)  # else they, or a table in it, would be cells of this one
                 local[column] = text
                 span = min(max(integer(child(shape, "gridSpan"), "val", 1), 1), _MOST_COLUMNS)
                 texts += [text, *[""] * (span - 1)]
@@ -251,6 +259,7 @@ class _Numbers:
         self._own: dict[str, dict[int, _Level]] = {}
         """The levels that a list defines for itself, by its number."""
         self._styles = {attribute(one, "styleId"): one for one in styles if local_name(one) == "style"}
+        self._of_letters: dict[str, dict[str, Any]] = {}
         links: dict[str, str] = {}
         for one in numbering:
             if local_name(one) == "abstractNum":
@@ -298,12 +307,19 @@ class _Numbers:
             text = text.replace(f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format))
         return f"{text}{level.glue}" if text else ""
 
-    def is_on(self, settings: Any, switch: str, paragraph: str) -> bool:
-        """Whether a run of these settings, in a paragraph of a style, has a switch of letters on (17.3.2)."""
-        of_run = attribute(child(settings, "rStyle"), "val")
-        styles = (self._styles[name] for style in (of_run, paragraph) for name in self._family(style))
-        given = (child(some, switch) for some in (settings, *(child(style, "rPr") for style in styles)))
-        return _is_on(next((one for one in given if one is not None), None))
+    def given(self, settings: Any, name: str, paragraph: str) -> Any:
+        """Return a setting of letters (17.3.2) of a run, by itself or by its style or the paragraph's; None: none."""
+        if (own := child(settings, name)) is not None:
+            return own
+        of_run, of_paragraph = map(self._letters, (attribute(child(settings, "rStyle"), "val"), paragraph))
+        return of_run.get(name, of_paragraph.get(name))
+
+    def _letters(self, style: str) -> dict[str, Any]:
+        """Return a style's settings of letters, and those of the styles that it is based on."""
+        if style not in self._of_letters:
+            parts = [part for name in self._family(style) for part in self._styles[name] if local_name(part) == "rPr"]
+            self._of_letters[style] = {local_name(one): one for part in reversed(parts) for one in part}
+        return self._of_letters[style]
 
     def _place(self, settings: Any) -> tuple[str, int]:
         """Return a paragraph's list and level, by itself or by its style; an empty name: none."""

@@ -20,8 +20,13 @@ ABSENT = "not in the document"
 _NUMBER = regex.compile(r"(?:(?<!\w)\p{Dash})?(?:(?<![\w.])\.)?\p{Nd}+(?:[\p{P}\p{S}]\p{Nd}+|[⁺⁻]?\p{No}+)*")
 _WRITTEN_SO = regex.compile(r"(?<=\d)(?:[,'’](?=\d{3}(?!\d))|\.00(?![.,]?\d))")
 """Marks of thousands, and hundredths of which there are none: how a number is written, and not which it is."""
-_MARKS = regex.compile(r"(?!\^)[\p{S}%‰#@/&*]|(?<!\w)\p{Dash}|\p{Dash}(?!\w)|(?<=\d[eE])\p{Dash}|^\p{Sc}?\(.*\)$")
-"""Characters that make another answer: AA+ and AA, 5% and 5, <5 and >5, -$5 and $5, (5) and 5."""
+_MARKS = regex.compile(
+    r"""(?x) (?!\^)[\p{S}%‰#@/&*] | (?<!\w)\p{Dash} | \p{Dash}(?!\w) | (?<=\d[eE])\p{Dash} | (?<=\S\s)A(?!\w)
+    | ^\p{Sc}?\(.*\)$ | (?<=(?:\p{Sc}|\b\p{Lu}{3})\s?)\(\p{Nd}[\p{Nd}.,]*\)
+    | (?<!\p{L}\s)\(\p{Nd}[\p{Nd}.,]*\)(?=\s?(?:[%‰]|(?:thousand|million|billion|mn?|bn|k)\b))"""
+)
+"""What makes another answer: AA+ and AA, 5% and 5, <5 and >5, -$5 and $5, $(5) and $5, Class A and Class; thirty (30)
+days are thirty 30 days."""
 _NONE = {normalise(words) for words in ("not found", ABSENT)}
 
 

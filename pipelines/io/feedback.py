@@ -36,6 +36,8 @@ class FileVerdict:
     where: str
     on_correction: bool = False
     """Whether it is on a correction, which the file shows in place of the reader's answer."""
+    shown: str | None = None
+    """What the file shows for the reader's answer, where nothing else in it tells whether that was edited."""
 
 
 class FeedbackSummary(TypedDict):
@@ -97,21 +99,24 @@ def take_feedback(store: Store, path: Path, corpus: str | None = None, reviewer:
 def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: str | None) -> dict[str, list[str]]:
     """Return the corpora that have the readings, by reading.
 
-    Raises UsageError: none has any, or the correction that a verdict is on was never made: its cell was edited.
+    Raises UsageError: none has any, or the answer or correction that a verdict is on was never given: it was edited.
     """
     homes: dict[str, list[str]] = defaultdict(list)
     corrections: dict[str, set[str]] = defaultdict(set)
     judged_in = cache(lambda name: judged(Corpus(store, name)))
-    shown = {verdict.reading_id: verdict for verdict in verdicts if verdict.on_correction}
-    for row in answers_of(store, corpus, [verdict.reading_id for verdict in verdicts]):
+    by_reading = {verdict.reading_id: verdict for verdict in verdicts}
+    for row in answers_of(store, corpus, by_reading):
         homes[row["reading_id"]].append(row["corpus"])
-        if row["reading_id"] in shown:
+        verdict = by_reading[row["reading_id"]]
+        if verdict.shown is not None and verdict.shown.split() != row["answer"].split():
+            raise UsageError(f"{verdict.where}: {_EDITED}")
+        if verdict.on_correction:
             same = judged_in(row["corpus"]).get(FeedbackTarget(row["content_hash"], row["question"]), ())
             rights = (each.verdict.right for each in same)
             corrections[row["reading_id"]] |= {as_meant(right) for right in rights if right is not None}
     for name, known in corrections.items():
-        if as_meant(right_answer(shown[name].answer)) not in known:
-            raise UsageError(f"{shown[name].where}: {_EDITED}")
+        if as_meant(right_answer(by_reading[name].answer)) not in known:
+            raise UsageError(f"{by_reading[name].where}: {_EDITED}")
     if not homes:
         scope = f"corpus {corpus!r}" if corpus else "any corpus"
         raise UsageError(
@@ -190,10 +195,15 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
     elif verdict != "corrected" and {"answer", "engine_answer"} <= row.keys() and was_edited:
         raise UsageError(f"{where}: {_EDITED}")
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
-    return FileVerdict(values["reading_id"].strip(), kind, answer, where=where, on_correction=on_correction)
+    shown = None if kind == "corrected" or on_correction or "engine_answer" in row else row.get("answer")
+    name = values["reading_id"].strip()
+    return FileVerdict(name, kind, answer, where=where, on_correction=on_correction, shown=shown)
 
 
-_EDITED = "its answer is not the one that was exported. To change an answer, set verdict to corrected"
+_EDITED = (
+    "its answer is not the one that was exported. To change an answer, set verdict to corrected; "
+    "keep the columns engine_answer and review"
+)
 _ADVICE = (
     ". Take the answers with memagent answers CORPUS -o answers.xlsx (or .csv), and add a column verdict: accepted, "
     "rejected or corrected (then answer holds what is right)"

@@ -20,6 +20,7 @@ from infra.store.schemas import now
 from memagent import Archive, MemagentError, Question, UsageError
 from pipelines.cli.ask import AnswerPrinter
 from pipelines.io.answers import COLUMNS, answer_table
+from pipelines.web.api.reader import found_answer
 from tests.support.archives import HERON, OTTER, write_archive
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,16 @@ def test_a_loop_and_the_terminal_give_what_people_corrected(archive, store):
     printer = AnswerPrinter(Console(file=lines, force_terminal=False), questions=1)
     printer.planned(Corpus(store, "docs"), asked.run_id)
     assert "\t2001\t" in lines.getvalue() and "corrected by ann" in lines.getvalue()
+
+
+def test_an_answer_that_people_rejected_says_so_wherever_it_is_given(archive, store):
+    first = next(answer for answer in archive.ask(OTTER.text) if answer.document == "doc2.txt")
+    said = {"corpus": "docs", "reading_id": first.reading_id, "verdict": "rejected", "answer": "", "reviewer": "ann"}
+    Table(store, "feedback").append([said | {"comment": "", "given_at": now(), "spans": [], "decides": False}])
+    asked = archive.ask(OTTER.text)
+    (again,) = [answer for answer in asked if answer.document == "doc2.txt"]
+    assert again.review == "rejected" and "1002 [rejected]" in str(again) and "[rejected]" in asked._repr_html_()
+    assert found_answer(again).review == "rejected"
 
 
 def test_an_event_loop_goes_on_meanwhile(archive):

@@ -421,6 +421,10 @@ def test_answers_taken_away_as_csv_come_back_as_feedback(store, tmp_path, capsys
     again = take_feedback(store, path)
     assert (again["verdicts"], again["known_before"]) == ({}, 3)
     assert take_feedback(store, path, "c")["corpus"] == ["c"]
+    path.write_text("reading_id,verdict,answer\nr1,accepted,97\nr2,accepted,z\n")
+    with pytest.raises(UsageError, match=r"csv, line 3: its answer .* keep the columns engine_answer and review"):
+        take_feedback(store, path)
+    assert Table(store, "feedback").read().num_rows == 3
 
 
 def test_the_last_file_counts_though_an_earlier_one_came_from_a_clock_that_was_ahead(store, tmp_path):

@@ -28,7 +28,14 @@ def test_what_was_corrected_is_shown_and_stays_right_when_the_text_is_read_again
     [
         *[("15", "1.5"), ("-5", "5"), ("106", "10⁶"), ("35 days", "3-5 days"), ("31/2", "3½"), ("1,5", "15")],
         *[("5", ".5"), ("$5", "-$5"), ("$5", "($5)"), ("10", "10%"), (">5", "<5"), ("1e6", "1e-6"), ("AA+", "AA")],
-        *[("O+", "O−"), ("C++", "C")],
+        *[
+            ("O+", "O−"),
+            ("C++", "C"),
+            ("a net of $1,234", "a net of $(1,234)"),
+            ("5.2%", "(5.2)%"),
+            ("EUR 5", "EUR (5)"),
+        ],
+        *[("$5.2 million", "$(5.2) million"), ("5 million", "(5) million"), ("Class shares", "Class A shares")],
     ],
 )
 def test_another_number_is_another_answer_though_its_digits_are_the_same(given, right):
@@ -42,7 +49,8 @@ def test_another_number_is_another_answer_though_its_digits_are_the_same(given, 
     ("given", "right"),
     [
         *[("1,000 €", "1000 €"), ("−5", "-5"), ("3–5", "3-5."), ("10⁶", "10^6")],
-        *[("$1,000.00", "$1,000"), ("5 %", "5%"), ("−$5", "-$5")],
+        *[("$1,000.00", "$1,000"), ("5 %", "5%"), ("−$5", "-$5"), ("thirty (30) days", "thirty 30 days")],
+        *[("five (5) million", "five 5 million"), ("A fee of 5", "a fee of 5"), ("The fee", "fee")],
     ],
 )
 def test_another_way_to_write_a_number_is_no_other_answer(given, right):

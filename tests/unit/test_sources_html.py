@@ -85,6 +85,8 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
         ("<ol type=I><li>x<li value=9>x<li>x</ol>", ["I.", "IX.", "X."]),
         ("<ol reversed><li>x<li>x</ol>", ["2.", "1."]),
         ("<ol><li>x<li>x</ol>", ["1.", "2."]),
+        ("<ol style='list-style-type: lower-alpha'><li>x<li>x</ol>", ["a.", "b."]),
+        ("<ol style='list-style: none'><li>1.1 x</ol>", ["1.1"]),
     ],
 )
 def test_lists_have_the_numbers_that_are_shown(listing, numbers):
@@ -96,6 +98,62 @@ def test_terms_powers_and_soft_hyphens():
     assert "10^3 kg" in page("<p>10<sup>3</sup> kg") and "longword" in page("<p>long&shy;word")
     assert "10^-6 10^6 1st" in page("<p>10<sup>-6</sup> <b>10</b><sup><i>6</i></sup> 1<sup>st</sup>")
     assert "a 2019^1 5^2" in page("<p><!-- 4 --><sup>a</sup> 2019<!-- --><sup>1</sup> <b>5</b><!-- --><sup>2</sup>")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("(1.05)<sup>10</sup>, (1 + r)<sup>n</sup>", "(1.05)^10, (1 + r)^n"),
+        ("1.05<sup>1/2</sup> x<sup>n-1</sup> 2020<sup>1,2</sup>", "1.05^(1/2) x^(n-1) 2020^1,2"),
+        ("10<font size=2><sup>6</sup></font>, 10<span style='vertical-align:super'>6</span>", "10^6, 10^6"),
+        ("66<font><sup>2</sup></font>/<font><sub>3</sub></font>%", "66 2/3%"),
+        ("<math><mn>2</mn><msqrt><mn>16</mn></msqrt></math>", "2√16"),
+        (
+            "<math><mroot><mn>8</mn><mn>3</mn></mroot></math> <math><mn>2</mn><mfenced><mn>3</mn></mfenced></math>",
+            "3√(8) 2(3)",
+        ),
+        (
+            "<math><mfrac><mrow><mo>-</mo><mi>b</mi></mrow><mrow><mn>2</mn><mi>a</mi></mrow></mfrac></math>",
+            "(-b)/(2a)",
+        ),
+        ("<p>x<span class=katex-mathml><math><mi>y</mi></math></span><span class='katex-html'>y</span>", "xy"),
+    ],
+)
+def test_formulas_are_said_on_a_line(source, said):
+    assert page(source).strip() == said
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("<span>2.</span><span style='padding-left:10.5pt'>30 days</span>", "2. 30 days"),
+        ("<font style='padding-right:24px'>4.1</font><font>12 months</font>", "4.1 12 months"),
+        ("<div style='display:flex'><span>Units 12</span><span>250.00</span></div>", "Units 12 250.00"),
+        ("Chapter 1<span style='float:right'>12</span>", "Chapter 1 12"),
+        ("<span style='display:inline-block;width:20px'>1.</span><span>Foo</span>", "1. Foo"),
+        ("<span style='float:left;font-size:40px'>O</span>nce, (<span style='padding:4px'>b</span>)", "Once, (b)"),
+        ("<span style='padding:0'>wo</span><b style='font-size:12px'>rd</b>", "word"),
+    ],
+)
+def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
+    assert page(source).strip() == said
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("<font style='text-decoration:line-through'>old</font> new", "~~old~~ new"),
+        ("<table><tr style='TEXT-DECORATION:LINE-THROUGH'><td>a<td>b</tr></table>", "~~a~~\t~~b~~"),
+        ("<s>10</s><s>0</s> 5", "~~100~~ 5"),
+        (
+            "<style>p{color:red} .o, b.o2 {text-decoration:line-through}</style><i class='x o'>old</i> new",
+            "~~old~~ new",
+        ),
+        ("<style>.u{vertical-align:super}</style>10<i class=u>6</i>", "10^6"),
+    ],
+)
+def test_struck_and_raised_text_is_known_by_its_style(source, said):
+    assert page(source).strip() == said
 
 
 def test_fields_of_a_form_say_what_they_show():

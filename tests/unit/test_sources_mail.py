@@ -93,6 +93,11 @@ PLAIN, HTML_PART, PDF = (
         ),
         (parts("alternative", HTML_PART, part("text/html", "<p>two</p>"), HTML_PART), "one\n\ntwo", 0),
         (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "plain", 0),
+        (
+            parts("alternative", part("text/plain", "5 7 kg, 106"), part("text/html", "<s>5</s> 7, 10<sup>6</sup>")),
+            "~~5~~ 7, 10^6",
+            0,
+        ),
         (parts("alternative", PLAIN, part("text/html", "<p>All that was agreed.</p>")), "All that was agreed.", 0),
         (
             parts("alternative", PLAIN, parts("related", HTML_PART, part("image/png", "x", "logo.png", "inline"))),

@@ -46,6 +46,14 @@ def test_values_of_a_form_are_read_that_the_file_has_no_picture_of():
     assert document.text.split() == "First page. Name: Ann Smith".split() and document.warnings == ()
 
 
+def test_small_digits_above_the_line_are_no_digits_of_their_number():
+    power = "/F 7 Tf 5 Ts ({}) Tj 0 Ts /F 12 Tf"
+    text = f"(10) Tj {power.format('-6')} ( m, 1,000) Tj {power.format('12')} ( to \\(5\\)) Tj {power.format('3')}"
+    text += " ( of 2020-21) Tj"
+    words = parsed(f"BT /F 12 Tf 50 700 Td {text} ET").text.split("First page.")[1].split()
+    assert words == "10^-6 m, 1,000^12 to (5)^3 of 2020-21".split()
+
+
 def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
     monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: False)
     strips = " ".join(f"q 600 0 0 80 0 {80 * row} cm /I Do Q" for row in range(10))

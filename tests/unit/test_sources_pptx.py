@@ -40,6 +40,14 @@ def test_powers_are_no_digits_of_their_number():
     assert document.text == "about 10^6"
 
 
+def test_what_is_struck_through_is_marked():
+    old = "".join(f"<a:r><a:rPr strike='sngStrike'/><a:t>{words}</a:t></a:r>" for words in ("EUR ", "500"))
+    document = parsed(
+        pptx({"s": f"<p:sp><a:p>{old}<a:r><a:rPr strike='noStrike'/><a:t> EUR 900</a:t></a:r></a:p></p:sp>"})
+    )
+    assert document.text == "~~EUR 500~~ EUR 900"
+
+
 def test_comments_notes_and_diagrams_follow_their_slide():
     notes = f"<p:cSld><p:spTree>{shape('3', place='sldNum')}{shape('Say this', place='body')}</p:spTree></p:cSld>"
     beside = {

@@ -189,6 +189,30 @@ def test_powers_are_no_digits_of_their_number():
     body = run("10") + power.format("-") + power.format("6") + run(" m") + power.format("2") + run(" on the 1")
     assert text(paragraph(body + power.format("st"))) == "10^-6 m2 on the 1st"
     assert text(paragraph(run("10") + power.format("1") + power.format("2"))) == "10^12"
+    assert (
+        text(paragraph(run("(1.05)") + power.format("1/12") + run(" (1 + r)") + power.format("n")))
+        == "(1.05)^(1/12) (1 + r)^n"
+    )
+    below = "<w:r><w:rPr><w:vertAlign w:val='subscript'/></w:rPr><w:t>2</w:t></w:r>"
+    assert text(paragraph(run("5") + power.format("1") + run("/") + below + run("%"))) == "5 1/2%"
+    style = {"styles": '<w:style w:styleId="U"><w:rPr><w:vertAlign w:val="superscript"/></w:rPr></w:style>'}
+    raised = '<w:r><w:rPr><w:rStyle w:val="U"/></w:rPr><w:t>6</w:t></w:r>'
+    assert text(paragraph(run("10") + raised), style) == "10^6"
+
+
+def test_a_cell_is_one_cell_whatever_breaks_its_lines():
+    def table(*cells: str) -> str:
+        return f"<w:tbl><w:tr>{''.join(f'<w:tc>{cell}</w:tc>' for cell in cells)}</w:tr></w:tbl>"
+
+    broken = paragraph(run("Amount") + "<w:r><w:br/></w:r>" + run("USD"))
+    inner = table(paragraph(run("1")), paragraph(run("2")))
+    assert text(table(paragraph(run("A")), broken, inner, paragraph(run("Z")))) == "A\tAmount USD\t1 2\tZ"
+
+
+def test_fields_that_word_draws_itself_are_said_to_be_missing():
+    code = f"{mark('begin')}<w:r><w:instrText> EQ \\f(1,2)</w:instrText></w:r>{mark('end')}"
+    (document,) = parse_docx(io.BytesIO(docx(paragraph(run("5") + code))), ParseRequest("a.docx", IngestConfig()))
+    assert document.warnings == ("part not read: 1 formula",)
 
 
 def test_equations_are_said_on_a_line():

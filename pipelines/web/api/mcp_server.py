@@ -61,8 +61,6 @@ class KnownAnswer(FoundAnswer):
 
     question: str
     answered_at: str
-    review: str
-    """What people's verdicts on it come to; empty: nobody has said anything."""
 
 
 class KnownAnswers(BaseModel):
@@ -177,7 +175,6 @@ def _known_answer(row: GivenAnswer) -> KnownAnswer:
         **dict(found_answer(Answer.from_row(row))),
         question=row["question"],
         answered_at=row["answered_at"].isoformat(),
-        review=row["review"],
     )
 
 

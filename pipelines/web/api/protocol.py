@@ -305,6 +305,8 @@ class FoundAnswer(BaseModel):
     """How far to trust the answer, by held-out answers; null: the reader declares none."""
     warnings: list[str] = Field(default_factory=list)
     """What speaks against the answer, and what of the document's text was not read, or read by OCR."""
+    review: str = ""
+    """What people's verdicts on it come to: accepted, corrected, rejected or disputed; empty: there are none."""
 
 
 class About(BaseModel):

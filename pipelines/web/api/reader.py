@@ -116,6 +116,7 @@ def found_answer(given: Answer | ReadingResult) -> FoundAnswer:
         reading_id=given.reading_id,
         confidence=given.confidence_level,
         warnings=list(given.warnings),
+        review=given.review if isinstance(given, Answer) else "",
     )
 
 
@@ -239,7 +240,8 @@ class CorpusReading:
         """Return the document and its answer, or the answer of all documents, concatenated."""
         if not answer.found:
             return ""
-        return answer.answer if self._request.archive else f"{answer.document}: {answer.answer}"
+        said = f"{answer.answer} [{answer.review}]" if answer.review in ("rejected", "disputed") else answer.answer
+        return said if self._request.archive else f"{answer.document}: {said}"
 
 
 Reads = TextReading | CorpusReading
