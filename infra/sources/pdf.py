@@ -1,6 +1,7 @@
 """PDF (pdfium). A page that is a picture is read by OCR, if the extra `ocr` is installed."""
 
 import ctypes
+import math
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -137,10 +138,11 @@ def _look(page: Any, place: int) -> tuple[float, float]:
     """Return the line on which a character of a text page stands, in points from below, and its size."""
     from pypdfium2 import raw
 
-    x, y = ctypes.c_double(), ctypes.c_double()
+    x, y, scale = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
     char = raw.FPDFText_GetCharIndexFromTextIndex(page, place)
     raw.FPDFText_GetCharOrigin(page, char, x, y)
-    return y.value, raw.FPDFText_GetFontSize(page, char)
+    raw.FPDFText_GetMatrix(page, char, scale)
+    return y.value, raw.FPDFText_GetFontSize(page, char) * math.hypot(scale.c, scale.d)
 
 
 def _comments(page: Any) -> int:

@@ -51,6 +51,8 @@ def test_small_digits_above_the_line_are_no_digits_of_their_number():
     text = f"(10) Tj {power.format('-6')} ( m, 1,000) Tj {power.format('12')} ( to \\(5\\)) Tj {power.format('3')}"
     text += " ( of 2020-21) Tj"
     words = parsed(f"BT /F 12 Tf 50 700 Td {text} ET").text.split("First page.")[1].split()
+    scaled = "/F 1 Tf 12 0 0 12 50 700 Tm (Fee 10) Tj 7 0 0 7 87.4 705 Tm (6) Tj"
+    assert "10^6" in parsed(f"BT {scaled} ET").text
     assert words == "10^-6 m, 1,000^12 to (5)^3 of 2020-21".split()
 
 
