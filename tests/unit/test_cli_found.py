@@ -145,7 +145,7 @@ def test_a_roll_up_says_what_changed_and_what_is_new():
         and "and 2 more" in said
         and "d5" not in said
     )
-    assert "new 2: n1, n2 corrected 1 by people gone 1: g1" in said
+    assert "new 2: n1, n2 corrected 1 by people no longer asked 1: g1" in said
     assert "memagent answers c --run run-1" in said
 
 
