@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -327,7 +327,7 @@ def newest(table: pa.Table, *key: str) -> pa.Table:
 class PresentDocuments:
     """The documents of some sources that are present, without their texts, as Arrow: a source may have millions."""
 
-    _SAME: tuple[Literal["content_hash", "title", "source"], ...] = ("content_hash", "title", "source")
+    _SAME = ("content_hash", "title", "source", "warnings")
 
     def __init__(self, corpus: Corpus, sources: Collection[str]) -> None:
         table = DOCUMENTS.empty_table()
@@ -345,7 +345,7 @@ class PresentDocuments:
 
     def is_same(self, row: int, document: NewDocument) -> bool:
         """Whether a document is unchanged."""
-        return all(self._columns[name][row].as_py() == document[name] for name in self._SAME)
+        return all(self._columns[name][row].as_py() == document[name] for name in self._SAME)  # type: ignore[literal-required]
 
     def documents(self, rows: Iterable[int]) -> Iterator[DocumentRow]:
         """Yield rows of the documents table."""

@@ -44,7 +44,7 @@ from infra.store.documents import (
 )
 from infra.store.location import Corpus
 from infra.store.runs import IngestSummary
-from infra.store.schemas import NewDocument, now
+from infra.store.schemas import DocumentRow, NewDocument, now
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError, UsageError
 from memagent.records import Progress, ProgressCounts
@@ -368,7 +368,9 @@ def _parse_source(
             stamp = "" if error.reason in _AGAIN else failed_stamp(stamp, options)
     refused.update(reasons := refusals.end())
     rest = present.documents(before.values())
-    if kind != "failed" and not reasons and not options.keep_deleted:  # what could not be read may still be there
+    if kind == "failed" or reasons:  # what could not be read may still be there
+        writer.move(map(_of_before, rest), item["source"])
+    elif not options.keep_deleted:
         writer.delete(rest)
     elif item["was"]:  # under its name of before, no later run would find it to change or delete it
         writer.move(rest, item["source"])
@@ -379,6 +381,12 @@ def _parse_source(
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
     made = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
     return {"textless": int(textless and kind != "excluded"), "excluded": excluded, kind: 1, **made}
+
+
+def _of_before(row: DocumentRow) -> DocumentRow:
+    """Return a document with the warning that its source was not read again."""
+    words = "its file could not be read again: this is an earlier text"
+    return {**row, "warnings": list(dict.fromkeys([*(row["warnings"] or ()), words]))}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:
