@@ -195,7 +195,7 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
     elif verdict != "corrected" and {"answer", "engine_answer"} <= row.keys() and was_edited:
         raise UsageError(f"{where}: {_EDITED}")
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
-    shown = None if kind == "corrected" or on_correction or "engine_answer" in row else values["answer"] or None
+    shown = values["answer"] or None if kind == "accepted" and "engine_answer" not in row else None
     name = values["reading_id"].strip()
     return FileVerdict(name, kind, answer, where=where, on_correction=on_correction, shown=shown)
 

@@ -47,7 +47,7 @@ def test_only_in_csv_a_quote_before_a_sign_is_the_export_s(tmp_path):
 
 def test_without_the_readers_column_the_answer_of_a_file_is_kept_to_be_compared_with_the_store(tmp_path):
     path = tmp_path / "verdicts.csv"
-    path.write_text("reading_id,verdict,answer\nr1,accepted,17\nr2,rejected,\nr3,corrected,18\n")
+    path.write_text("reading_id,verdict,answer\nr1,accepted,17\nr2,rejected,none\nr3,corrected,18\n")
     assert [each.shown for each in load_verdicts(path)[0]] == ["17", None, None]
     path.write_text("reading_id,verdict\nr1,accepted\n")
     assert load_verdicts(path)[0][0].shown is None
