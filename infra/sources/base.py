@@ -178,14 +178,14 @@ def struck(said: str, before: str = "") -> str:
 
 def raised(text: str, before: str) -> str:
     """Return a text that stands above the line, with ``^`` where it would be read on the line: 10⁶ is not 106."""
-    said, last = text.strip(), before[-1:]
+    said, behind, last = text.strip(), text[len(text.rstrip()) :], before[-1:]
     after_number = last.isdigit() or last in (")", "]")
     if _IN_POWER.search(before[-9:]):  # it goes on
         return text
     if _FORMULA.fullmatch(text) and (after_number or (last.isalpha() and any(map(str.isalpha, said)))):
-        return f"^({said})"
+        return f"^({said}){behind}"
     is_power = _POWER.fullmatch(text) or (last == ")" and len(said) == 1 and said.isalpha())
-    return f"^{said}" if is_power and after_number else text
+    return f"^{said}{behind}" if is_power and after_number else text
 
 
 _ESCAPE = re.compile(r"%(?=[0-9A-Fa-f]{2})")

@@ -31,6 +31,8 @@ _NEWER_BLOCKS = re.compile(
     r"<(/?)(?:section|article|aside|nav|main|header|footer|hgroup|details|summary|dialog|search)(?=[\s/>])", re.I
 )
 """Blocks that libxml2 does not know: a paragraph whose end is left out would go on in them."""
+_STRUCK = re.compile(r"<(/?)(?:s|strike)(?=[\s/>])", re.I)
+"""Elements that libxml2 ends before a paragraph in them, and browsers do not; as ``del`` they go on."""
 
 
 def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -47,7 +49,13 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     declared = _CHARSET.search(data[:4096])
     source, encoding = decode(data, declared.group(1).decode("ascii", "replace") if declared else None)
     parser = HTMLParser(no_network=True, huge_tree=True)  # else a long text ends the page without a word
-    for pattern, known in ((_DECLARATION, ""), (_END_TAGS, ""), (_BREAK, "<br>"), (_NEWER_BLOCKS, r"<\1div")):
+    for pattern, known in (
+        (_DECLARATION, ""),
+        (_END_TAGS, ""),
+        (_BREAK, "<br>"),
+        (_NEWER_BLOCKS, r"<\1div"),
+        (_STRUCK, r"<\1del"),
+    ):
         source = pattern.sub(known, source)
     try:
         tree = document_fromstring(source, parser=parser)
@@ -60,7 +68,8 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
     prepare(tree)
-    text = page_text(tree, request.allowance).replace("\xad", "").replace("~~~~", "")
+    text = page_text(tree, request.allowance).replace("\xad", "")
+    text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
     warnings = unread({"embedded page": frames})
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
@@ -72,6 +81,8 @@ def prepare(tree: Any) -> None:
     """
     _apply_sheets(tree)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
+        if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
+            element.set("style", "")
         hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
         again = "katex-html" in element.get("class", "")  # a formula, as it is drawn
         if hidden or again or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):
@@ -100,7 +111,7 @@ def _apply_sheets(tree: Any) -> None:
     rules = {
         name: said
         for sheet in tree.iter("style")
-        for selectors, said in _RULE.findall(sheet.text or "")
+        for selectors, said in _RULE.findall(_NO_RULE.sub("", sheet.text or ""))
         if _TELLING.search(said)
         for name in _CLASS.findall(selectors)
     }
@@ -131,7 +142,7 @@ def _write_formulas(tree: Any) -> None:
 
 
 def _mark_raised_and_struck(tree: Any) -> None:
-    for element in list(tree.iter("*")):
+    for element in list(tree.iter("sup", *_INLINE)):
         if element.tag != "sup" and not _RAISED.search(element.get("style", "")):
             continue
         said, beside = element.text_content(), _beside(element, before=False).strip()
@@ -139,15 +150,22 @@ def _mark_raised_and_struck(tree: Any) -> None:
         if written != said:
             left, right = ("^(", ")") if written.startswith("^(") else ("^", "")
             _put_around(element, " " if beside in ("/", "⁄") else left, right)
+    within = set[Any]()
     for element in list(tree.iter("*")):
-        if element.tag in ("del", "s", "strike") or "line-through" in element.get("style", "").lower():
-            for part in element.xpath(".//td | .//th | .//li") if element.tag in _CONTAINERS else [element]:
-                if part.text_content().strip():
-                    _put_around(part, "~~", "~~")
+        if element not in within and (element.tag == "del" or "line-through" in element.get("style", "").lower()):
+            within.update(parts := list(element.iter("*")))
+            for part in parts:  # each text: a mark around blocks would stand on lines of its own
+                part.text = _as_struck(part.text)
+                part.tail = part.tail if part is element else _as_struck(part.tail)
+
+
+def _as_struck(text: str | None) -> str | None:
+    said = (text or "").strip()
+    return text.replace(said, f"~~{said}~~") if text and said else text
 
 
 def _put_around(element: Any, left: str, right: str) -> None:
-    element.text = left + ((element.text or "").lstrip() if left != "~~" else element.text or "")
+    element.text = left + (element.text or "").lstrip()
     if len(element):
         element[-1].tail = f"{element[-1].tail or ''}{right}"
     else:
@@ -173,9 +191,9 @@ def _set_apart(element: Any) -> None:
     said, behind = element.text_content(), _beside(element, before=False)
     if len(said.strip()) == 1 and said.strip().isalpha() and behind[:1].islower():
         return
-    if said[:1].isalnum() and _beside(element, before=True)[-1:] not in ("", *"([“‘/-"):
+    if not _CLOSING.match(said) and _beside(element, before=True)[-1:] not in ("", *"([“‘/-"):
         element.text = f" {element.text or ''}"
-    if behind[:1].isalnum():
+    if not _CLOSING.match(behind):
         element.tail = f" {element.tail or ''}"
 
 
@@ -268,8 +286,14 @@ _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'no
 """Pages in a page that are shown: others count its visitors."""
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 _CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
-_TELLING = re.compile(r"line-through|vertical-align\s*:\s*super", re.I)
-_RAISED = re.compile(r"vertical-align\s*:\s*(?:super|[1-9])|(?<![\w-])top\s*:\s*-", re.I)
+_NO_RULE = re.compile(r"/\*.*?\*/|<!--|-->|@[^;{]*;", re.DOTALL)
+_TELLING = re.compile(r"line-through|vertical-align\s*:\s*super|list-style", re.I)
+_RAISED = re.compile(
+    r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I
+)
+"""A lesser shift is for the eye."""
+_CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
+"""What may follow a word without a space."""
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)|(?<![\w-])(?:min-)?width\s*:\s*[1-9]"
@@ -277,7 +301,6 @@ _APART = re.compile(
     re.I,
 )
 _INLINE = frozenset("span font a b i u em strong small big sup sub".split())
-_CONTAINERS = frozenset("table thead tbody tfoot tr ul ol".split())
 _NOT_SHOWN = "template iframe noframes datalist video audio canvas".split()
 _BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()
 """Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""

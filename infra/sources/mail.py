@@ -136,9 +136,8 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         for form in part.iter_parts():
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
-        # Where a form shows what is struck through or raised, one that does not says something else.
-        telling = [name for name, (texts, _) in forms.items() if re.search(r"~~|\d\^", "".join(texts))] or [*forms]
-        chosen = _preferred({name: len("".join("".join(forms[name][0]).split())) for name in telling})
+        said = {name: "".join("".join(texts).split()) for name, (texts, _) in forms.items()}
+        chosen = _preferred(said)
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())
@@ -157,15 +156,19 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         attached.append(_Attached(part.get_filename() or kind, matters=not logo or size > _LOGO_CHARS))
 
 
-def _preferred(letters: Mapping[str, int]) -> str:
-    """Return the form of a body that is read, by how many letters each has: the plainest with half of the most.
+def _preferred(said: Mapping[str, str]) -> str:
+    """Return the form of a body that is read, by what each says: the plainest with half of the most letters.
 
-    A plain form may only say that there is another. One with pictures is ``multipart/related``.
+    A plain form may only say that there is another, and does not say what is struck through or raised: where another
+    form does, that is read. One with pictures is ``multipart/related``.
     """
+    letters = {name: len(text) for name, text in said.items()}
     order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
     kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
     most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
-    return next((kind for kind in kinds if 2 * letters[kind] >= most), "")
+    whole = [kind for kind in kinds if 2 * letters[kind] >= most]
+    telling = [kind for kind in whole if kind != "text/plain" and re.search(r"~~\S|\d\^", said[kind])]
+    return next(iter(telling + whole), "")
 
 
 def _text(body: Any, request: ParseRequest) -> str:

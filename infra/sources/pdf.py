@@ -3,6 +3,7 @@
 import ctypes
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
@@ -118,15 +119,18 @@ def _page(document: Any, index: int) -> tuple[str, int]:
 
 
 def _with_powers(page: Any) -> str:
-    """Return the text of a text page, with ``^`` before a small number that stands above the line behind another."""
+    """Return the text of a text page, with ``^`` before small numbers that stand above the line behind others."""
     text: str = page.get_text_range()
     parts, done = list[str](), 0
+    wide = [place for place, char in enumerate(text) if char > "\uffff"]  # two places each, for pdfium
     for number in _NUMBER.finditer(text):
-        (line, size), (above, small) = _look(page, number.start()), _look(page, number.end() - 1)
-        if small < size and above - line > _RISE * size:
-            places = range(number.start() + 1, number.end())
-            power = next(place for place in places if _look(page, place)[0] - line > _RISE * size)
-            parts, done = [*parts, text[done:power], "^"], power
+        shift = bisect_left(wide, number.start())
+        (line, size), above = _look(page, number.start() + shift), False
+        for place in range(number.start() + 1, number.end()):
+            height, small = _look(page, place + shift)
+            was, above = above, small < size and height - line > _RISE * size
+            if above and not was:
+                parts, done = [*parts, text[done:place], "^"], place
     return "".join([*parts, text[done:]])
 
 

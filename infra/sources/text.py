@@ -172,8 +172,9 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         elif starred or word in destinations:
             left_out = True
         starred = False
-        if word in ("super", "nosupersub", "sub", "plain"):
-            above = word == "super" and value not in _RTF_OFF
+        if word in ("super", "nosupersub", "sub", "plain", "up", "dn"):
+            above = word in ("super", "up") and value not in _RTF_OFF
+        said = raised(said, before) if above and word == "u" else said
         if said and not left_out and (not hidden or said[0] in "\n\t"):  # hidden marks keep lines and cells apart
             yield said
             before = said

@@ -172,7 +172,8 @@ class _Text:
                     words.append(_BETWEEN[name])
                 place = attribute(self._given(part, "vertAlign"), "val") if name == "r" else ""
                 if place == "superscript":
-                    words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
+                    before = "".join(words[max(0, start - 2) : start]).removesuffix("~~")
+                    words[start:] = [raised("".join(words[start:]), before)]
                 elif place == "subscript" and [one[:1] for one in words[start - 2 : start]] in (["^", "/"], ["^", "⁄"]):
                     words[start - 2] = f" {words[start - 2][1:]}"  # 5 1/2
                 if name == "r" and self._has(part, "strike", "dstrike"):

@@ -58,7 +58,7 @@ class Qa:
     @property
     def qa_id(self) -> str:
         """Identifies the row by question and stream: asking again gives the same row."""
-        return stable_hash(normalise(self.question) or self.question, list(self.stream))
+        return stable_hash(as_meant(self.question), list(self.stream))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _settle(same: list[Qa], dropped: list[Dropped]) -> list[Qa]:
     ranked = sorted(same, key=lambda row: (TRUST.index(row.source), repr(row)))
     best = [row for row in ranked if row.source == ranked[0].source]
     dropped += [Dropped(row, "a better source") for row in ranked[len(best) :]]
-    if len({frozenset(map(normalise, row.answers)) for row in best}) > 1:
+    if len({frozenset(map(as_meant, row.answers)) for row in best}) > 1:
         dropped += [Dropped(row, "contradictory") for row in best]
         return []
     dropped += [Dropped(row, "duplicate") for row in best[1:]]
@@ -213,11 +213,11 @@ def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
     by_stream: dict[tuple[str, ...], list[tuple[set[str], Qa]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (TRUST.index(row.source), row.qa_id)):
         words = set(normalise(row.question).split())
-        answers = frozenset(map(normalise, row.answers))
+        answers = frozenset(map(as_meant, row.answers))
         near = [
             other
             for others, other in by_stream[row.stream]
-            if _overlap(words, others) >= _SIMILAR and frozenset(map(normalise, other.answers)) == answers
+            if _overlap(words, others) >= _SIMILAR and frozenset(map(as_meant, other.answers)) == answers
         ]
         if near:
             dropped.append(Dropped(row, "near-duplicate"))

@@ -116,7 +116,8 @@ class FoldedText:
             said = self.text[start:end]  # a dash stands for the white space around it
             low, high = end - len(said.lstrip()), start + len(said.rstrip())
             whole = min(start, end) >= 0 and all(grapheme_start(self.text, edge) == edge for edge in (low, high))
-            if whole and not _RANGE.match(self.text, low) and not (low and _MINUS.match(self.text, low - 1)):
+            signed = any(_MINUS.match(self.text, at) for at in range(max(0, low - 2), low))
+            if whole and not signed and not _RANGE.match(self.text, low):
                 yield low, high
             at = self.folded.find(words, at + 1)
 
@@ -138,8 +139,9 @@ _SUFFIXED = regex.compile(
 )
 
 
-_MINUS = regex.compile(r"(?<![\p{L}\p{Nd}\p{Pe}%]|\p{Nd}\s)\p{Dash}(?=\p{Sc}?\.?\p{Nd})")
-_RANGE = regex.compile(r"(?<=[\p{L}\p{Nd}\p{Pe}%]|\p{Nd}\s)\p{Dash}\s?\p{Nd}")
+_BEFORE_RANGE = r"[\p{L}\p{Nd}\p{Pe}\p{Sc}\p{Quotation_Mark}\p{Dash}%°′″]|\p{Nd}\s"
+_MINUS = regex.compile(rf"(?<!{_BEFORE_RANGE})(?![—―])\p{{Dash}}(?=\p{{Sc}}?\.?\p{{Nd}})")
+_RANGE = regex.compile(rf"(?<={_BEFORE_RANGE})\p{{Dash}}\s?\p{{Sc}}?\p{{Nd}}")
 """A sign, without which a number is another one, and a dash that is none."""
 
 

@@ -29,7 +29,7 @@ _NAMED = 1_000
 """Most documents that a rollup names; others are only counted."""
 _MOVED = 200_000
 """Answers of moved documents that one task compares."""
-_PLANNED = ["reading_id", "answered_by", "doc_id", "question_id"]
+_PLANNED = ["reading_id", "answered_by", "doc_id", "question"]
 
 
 def rollup_bucket(
@@ -53,26 +53,26 @@ def rollup_bucket(
             stayed, moved = given.filter(is_here), given.filter(pc.invert(is_here))
         before = _answers_before(corpus, plan, stayed, bucket)
     if moved.num_rows:
-        write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question_id", "answer"]))
+        write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question", "answer"]))
     changes = _changes(stayed, before)
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
     rows = rows.select(["question_id", "question", "answer", "found", "corrected"])
     # A question may have lost all its documents of this bucket, and be asked in others.
-    asked = by_value(rows, "question_id")
-    asked |= {question_id: rows.slice(0, 0) for question_id in gone if question_id not in asked}
+    asked = by_value(rows, "question")
+    asked |= {question: rows.slice(0, 0) for question in gone if question not in asked}
     questions = [
-        _rollup(question_id, mine, _sum([part[question_id] for part in (changes, gone) if question_id in part]), most)
-        for question_id, mine in asked.items()
+        _rollup(question, mine, _sum([part[question] for part in (changes, gone) if question in part]), most)
+        for question, mine in asked.items()
     ]
     return questions, moved.num_rows
 
 
-def _rollup(question_id: str, rows: pa.Table, changes: Changes, most: int) -> QuestionRollup:
+def _rollup(question: str, rows: pa.Table, changes: Changes, most: int) -> QuestionRollup:
     counts = pc.value_counts(rows.filter(rows["found"])["answer"])  # a mask that is null drops its row
     frequent = pc.sort_indices(counts.field("counts"), sort_keys=[("", "descending")])[:most]
     return {
-        "question_id": question_id,
-        "question": rows["question"][0].as_py() if rows.num_rows else "",
+        "question_id": rows["question_id"][0].as_py() if rows.num_rows else "",
+        "question": question,
         "documents": rows.num_rows,
         "found": pc.sum(rows["found"], min_count=0).as_py(),
         "failed": rows["found"].null_count,
@@ -84,7 +84,7 @@ def _rollup(question_id: str, rows: pa.Table, changes: Changes, most: int) -> Qu
 
 
 def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tuple[int, int]]) -> dict[str, Changes]:
-    """Compare what a digest's buckets have written down with the digest before; return what changed, by question_id.
+    """Compare what a digest's buckets have written down with the digest before; return what changed, by question.
 
     `moved` says which buckets have written answers down (their indices), and how many.
     """
@@ -92,25 +92,25 @@ def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tu
     work = partial(_moved_changes, corpus=corpus, run_id=run_id, previous=previous)
     result: dict[str, Changes] = {}
     for part in run_job(work, groups, corpus.store, local=sum(count for _, count in moved) <= FEW):
-        for question_id, changes in part.items():
-            result[question_id] = _sum([result.get(question_id, no_changes()), changes])
+        for question, changes in part.items():
+            result[question] = _sum([result.get(question, no_changes()), changes])
     delete_work(corpus.store, run_id)
     return result
 
 
 def _gone(corpus: Corpus, run_id: str, plan: pa.Table, rows: pa.Table, bucket: Bucket) -> dict[str, Changes]:
-    """Return the documents of a bucket of the digest before (its `plan`) that no question is asked of, by question_id.
+    """Return the documents of a bucket of the digest before (its `plan`) that no question is asked of, by question.
 
     `rows` is the bucket's plan of today; a document that moved to another bucket is not gone.
     """
-    pairs = ["doc_id", "question_id"]
+    pairs = ["doc_id", "question"]
     left = plan.select(pairs).join(rows.select(pairs), pairs, join_type="left anti")
     if left.num_rows and bucket.count > 1:
         mine = pc.field("doc_id").isin(pc.unique(left["doc_id"]))
         left = left.join(read_plan(corpus, run_id, pairs, filters=mine), pairs, join_type="left anti")
     return {
-        question_id: {**no_changes(), "gone": gone["doc_id"].slice(0, _NAMED).to_pylist(), "gone_count": gone.num_rows}
-        for question_id, gone in by_value(left.sort_by("doc_id"), "question_id").items()
+        question: {**no_changes(), "gone": gone["doc_id"].slice(0, _NAMED).to_pylist(), "gone_count": gone.num_rows}
+        for question, gone in by_value(left.sort_by("doc_id"), "question").items()
     }
 
 
@@ -122,7 +122,7 @@ def _moved_changes(buckets: Sequence[int], corpus: Corpus, run_id: str, previous
 
 
 def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucket: Bucket) -> pa.Table:
-    """Return columns `doc_id`, `question_id`, `answer` and `corrected` of the readings of an earlier plan that were
+    """Return columns `doc_id`, `question`, `answer` and `corrected` of the readings of an earlier plan that were
     answered.
 
     Args:
@@ -132,7 +132,7 @@ def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucke
         bucket: where the documents of the plan are.
     """
     counted = counted_readings(plan)
-    plan = plan.select(["doc_id", "question_id"]).append_column("counted", counted)
+    plan = plan.select(["doc_id", "question"]).append_column("counted", counted)
     if rows is None:
         return _with_answers(plan, _answers(corpus, pc.unique(counted), bucket))
     plan = plan.filter(pc.is_in(plan["doc_id"], value_set=pc.unique(rows["doc_id"])))
@@ -145,7 +145,7 @@ def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucke
 
 def _with_answers(plan: pa.Table, answers: pa.Table) -> pa.Table:
     at = pc.index_in(plan["counted"], value_set=answers["counted"].combine_chunks())
-    rows = plan.select(["doc_id", "question_id"])
+    rows = plan.select(["doc_id", "question"])
     for name in ("answer", "corrected"):
         rows = rows.append_column(name, answers[name].take(at))
     return rows.filter(pc.is_valid(at))
@@ -166,21 +166,21 @@ def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
 
 
 def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
-    """Compare answers with those before (columns `doc_id`, `question_id`, `answer` of both, `corrected` of these), by
-    question_id. What people had corrected comes first.
+    """Compare answers with those before (columns `doc_id`, `question`, `answer` of both, `corrected` of these), by
+    question. What people had corrected comes first.
     """
     result: dict[str, Changes] = {}
-    names = ["doc_id", "question_id", "answer"]
-    earlier = by_value(before, "question_id")
-    for question_id, now in by_value(given.select(names), "question_id").items():
-        then = earlier.get(question_id, _no_answers())
+    names = ["doc_id", "question", "answer"]
+    earlier = by_value(before, "question")
+    for question, now in by_value(given.select(names), "question").items():
+        then = earlier.get(question, _no_answers())
         at = pc.index_in(now["doc_id"], value_set=then["doc_id"].combine_chunks())
         pairs = pa.table({"document": now["doc_id"], "before": then["answer"].take(at), "now": now["answer"]})
         pairs = pairs.append_column("corrected", then["corrected"].take(at))
         new = pairs["document"].filter(pc.is_null(at))
         changed = pairs.filter(pc.not_equal(pairs["before"], pairs["now"]))
         changed = pa.concat_tables(changed.filter(pc.equal(changed["corrected"], said)) for said in (True, False))
-        result[question_id] = {
+        result[question] = {
             **no_changes(),
             "changed": changed.slice(0, _NAMED).to_pylist(),
             "changed_count": changed.num_rows,
@@ -191,7 +191,7 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
 
 
 def _no_answers() -> pa.Table:
-    columns = {name: pa.array([], pa.string()) for name in ("doc_id", "question_id", "answer")}
+    columns = {name: pa.array([], pa.string()) for name in ("doc_id", "question", "answer")}
     return pa.table(columns | {"corrected": pa.array([], pa.bool_())})
 
 
@@ -216,8 +216,8 @@ def merged(parts: Sequence[QuestionRollup], moved: Changes | None = None) -> Que
     for part in parts:
         counts.update(dict(part["answers"]))
     return {
-        "question_id": parts[0]["question_id"],
-        "question": next(filter(None, (part["question"] for part in parts)), ""),
+        "question_id": next(filter(None, (part["question_id"] for part in parts)), ""),
+        "question": parts[0]["question"],
         "documents": sum(part["documents"] for part in parts),
         "found": sum(part["found"] for part in parts),
         "failed": sum(part["failed"] for part in parts),
@@ -324,12 +324,12 @@ def summarise(
         if part["moved"]:
             moved.append((part["bucket"], part["moved"]))
         for rollup in part["rollup"]:
-            rollups[rollup["question_id"]].append(rollup)
+            rollups[rollup["question"]].append(rollup)
     if scored:
         summary.scores = [share(metric, sums[metric], scored) for metric in METRICS]
     changes = moved_changes(corpus, run_id, digest.previous, moved) if digest is not None and moved else {}
-    joined = [merged(parts, changes.get(question_id)) for question_id, parts in rollups.items()]
-    summary.rollup = [one for one in joined if one["question"]]  # else it is no longer asked
+    joined = [merged(parts, changes.get(question)) for question, parts in rollups.items()]
+    summary.rollup = [one for one in joined if one["question_id"]]  # else it is no longer asked
     return summary
 
 

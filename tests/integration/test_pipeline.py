@@ -154,6 +154,15 @@ def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monk
         assert (one["gone"], one["gone_count"], one["documents"]) == (["doc1.txt"], 1, 8)
 
 
+def test_a_night_compares_answers_to_the_same_question_whatever_its_id(store, archive, config):
+    take(store, archive, config)
+    first, again = Question("7", OTTER.text), [Question("7", HERON.text), Question("8", OTTER.text)]
+    digest("c", [first], config)
+    heron, otter = digest("c", again, config)["rollup"]
+    assert (heron["question_id"], heron["changed_count"], heron["new_count"], heron["gone_count"]) == ("7", 0, 8, 0)
+    assert (otter["question_id"], otter["changed_count"], otter["new_count"], otter["gone_count"]) == ("8", 0, 0, 0)
+
+
 def test_a_night_without_a_change_does_nothing_and_has_its_answers_and_report(store, archive, config):
     take(store, archive, config)
     remember(Corpus(store, "c"), sources=[str(archive)])

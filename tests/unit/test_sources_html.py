@@ -116,6 +116,7 @@ def test_terms_powers_and_soft_hyphens():
             "<math><mfrac><mrow><mo>-</mo><mi>b</mi></mrow><mrow><mn>2</mn><mi>a</mi></mrow></mfrac></math>",
             "(-b)/(2a)",
         ),
+        ("<p>x<span class=mwe-math-mathml-a11y style='display: none'><math><mi>y</mi></math></span>", "xy"),
         ("<p>x<span class=katex-mathml><math><mi>y</mi></math></span><span class='katex-html'>y</span>", "xy"),
     ],
 )
@@ -132,6 +133,8 @@ def test_formulas_are_said_on_a_line(source, said):
         ("Chapter 1<span style='float:right'>12</span>", "Chapter 1 12"),
         ("<span style='display:inline-block;width:20px'>1.</span><span>Foo</span>", "1. Foo"),
         ("<span style='float:left;font-size:40px'>O</span>nce, (<span style='padding:4px'>b</span>)", "Once, (b)"),
+        ("Loss 2023<span style='float:right'>-500</span>", "Loss 2023 -500"),
+        ("Fee 2<span style='float:right'>.50</span> <i style='padding:4px'>x</i>, y", "Fee 2 .50 x, y"),
         ("<span style='padding:0'>wo</span><b style='font-size:12px'>rd</b>", "word"),
     ],
 )
@@ -150,6 +153,13 @@ def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
             "~~old~~ new",
         ),
         ("<style>.u{vertical-align:super}</style>10<i class=u>6</i>", "10^6"),
+        ("<style>/* gone */ .o{text-decoration:line-through}</style><i class=o>old</i> new", "~~old~~ new"),
+        ("<s><p>Clause one.</p></s> two", "~~Clause one.~~\n\ntwo"),
+        ("<del><p>a <b>b</b><p>c</del>", "~~a b~~\n\n~~c~~"),
+        ("<div style='text-decoration:line-through'>a<h2>b</h2></div>", "~~a~~\n\n~~b~~"),
+        ("<style>ol.a{list-style-type:lower-alpha}</style><ol class=a><li>x</ol>", "a. x"),
+        ("1,2<b style='vertical-align:1pt'>34</b>, 12<i style='position:relative;top:-1px'>4</i>", "1,234, 124"),
+        ("<table><td>100<td style='top:-4px'>25</table>", "100\t25"),
     ],
 )
 def test_struck_and_raised_text_is_known_by_its_style(source, said):
@@ -173,7 +183,7 @@ def test_words_and_numbers_are_not_torn():
 def test_what_is_struck_through_is_marked():
     style = "text-decoration: line-through"
     said = page(f"<p>pay <del>111</del><ins>222</ins> <s>a<b>b</b></s> <span style='{style}'>c</span>")
-    assert said.strip() == "pay ~~111~~222 ~~ab~~ ~~c~~"
+    assert said.strip() == "pay ~~111~~222 ~~ab c~~"
     assert page("<p><s> </s>x").strip() == "x"
 
 

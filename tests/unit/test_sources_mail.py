@@ -99,6 +99,12 @@ PLAIN, HTML_PART, PDF = (
             0,
         ),
         (parts("alternative", PLAIN, part("text/html", "<p>All that was agreed.</p>")), "All that was agreed.", 0),
+        (parts("alternative", part("text/plain", "~~~"), HTML_PART.replace("one", "All of it")), "All of it", 0),
+        (
+            parts("alternative", part("text/plain", "All that was said"), part("text/html", "<s>5</s>")),
+            "All that was said",
+            0,
+        ),
         (
             parts("alternative", PLAIN, parts("related", HTML_PART, part("image/png", "x", "logo.png", "inline"))),
             "plain",

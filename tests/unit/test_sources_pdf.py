@@ -52,6 +52,9 @@ def test_small_digits_above_the_line_are_no_digits_of_their_number():
     text += " ( of 2020-21) Tj"
     words = parsed(f"BT /F 12 Tf 50 700 Td {text} ET").text.split("First page.")[1].split()
     scaled = "/F 1 Tf 12 0 0 12 50 700 Tm (Fee 10) Tj 7 0 0 7 87.4 705 Tm (6) Tj"
+    places = zip((12, 7, 12, 7, 12), (50, 63.3, 67.2, 84.6, 88.5), ("10", "3", "-10", "4", "-20"), strict=True)
+    several = " ".join(f"{size} 0 0 {size} {x} {700 if size == 12 else 703} Tm ({said}) Tj" for size, x, said in places)
+    assert "10^3-10^4-20" in parsed(f"BT /F 1 Tf {several} ET").text
     assert "10^6" in parsed(f"BT {scaled} ET").text
     assert words == "10^-6 m, 1,000^12 to (5)^3 of 2020-21".split()
 

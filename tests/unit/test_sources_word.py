@@ -193,6 +193,9 @@ def test_powers_are_no_digits_of_their_number():
         text(paragraph(run("(1.05)") + power.format("1/12") + run(" (1 + r)") + power.format("n")))
         == "(1.05)^(1/12) (1 + r)^n"
     )
+    old = "<w:r><w:rPr><w:strike/>{}</w:rPr><w:t>{}</w:t></w:r>"
+    body = old.format("", "10") + old.format('<w:vertAlign w:val="superscript"/>', "6 ") + old.format("", "EUR")
+    assert text(paragraph(body)) == "~~10^6 EUR~~"
     below = "<w:r><w:rPr><w:vertAlign w:val='subscript'/></w:rPr><w:t>2</w:t></w:r>"
     assert text(paragraph(run("5") + power.format("1") + run("/") + below + run("%"))) == "5 1/2%"
     style = {"styles": '<w:style w:styleId="U"><w:rPr><w:vertAlign w:val="superscript"/></w:rPr></w:style>'}
