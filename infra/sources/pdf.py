@@ -128,14 +128,13 @@ def _with_powers(page: Any) -> str:
         (line, size), above = _look(page, number.start() + shift), False
         for place in range(number.start() + 1, number.end()):
             height, small = _look(page, place + shift)
-            was, above = above, small < size and height - line > _RISE * size
+            was, above = above, small < size and height - line > 0.15 * size
             if above and not was:
                 parts, done = [*parts, text[done:place], "^"], place
     return "".join([*parts, text[done:]])
 
 
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
-_RISE = 0.15
 
 
 def _look(page: Any, place: int) -> tuple[float, float]:

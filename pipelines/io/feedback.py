@@ -196,8 +196,7 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         raise UsageError(f"{where}: {_EDITED}")
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     shown = values["answer"] or None if kind == "accepted" and "engine_answer" not in row else None
-    name = values["reading_id"].strip()
-    return FileVerdict(name, kind, answer, where=where, on_correction=on_correction, shown=shown)
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction=on_correction, shown=shown)
 
 
 _EDITED = (

@@ -107,7 +107,7 @@ _NOTES = {
 def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
     """Plot evaluations; return the files.
 
-    Runs of one policy and method at different lengths make one line; runs at the same lengths make a line each.
+    Runs of one version and method at different lengths make one line; runs at the same lengths make a line each.
 
     Raises UsageError: a run is not an evaluation.
     """
@@ -118,6 +118,8 @@ def draw(store: Store, run_ids: Sequence[str], folder: Path) -> list[Path]:
         results: list[ResultRow] = run_results(store, run_id).to_pylist()
         results = [row for row in results if row["length"] > 0]
         name = _name(runs[run_id])
+        if len({runs[one]["policy_id"] for one in run_ids if _name(runs[one]) == name}) > 1:
+            name += f"@{runs[run_id]['policy_id'].rpartition('@')[2][:6]}"
         lengths = {(name, row["length"]) for row in results}
         name += f" [{run_id[-6:]}]" if lengths & seen else ""
         seen |= lengths

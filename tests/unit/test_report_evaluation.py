@@ -1,7 +1,11 @@
 """The report of an evaluation: what is reckoned for its pictures."""
 
+import pyarrow as pa
+import pytest
+
 from memagent.records import Turn
-from pipelines.report.evaluation import over_the_span
+from pipelines.report import evaluation
+from pipelines.report.evaluation import draw, over_the_span
 
 
 def turn(step: int, tokens: int) -> Turn:
@@ -17,3 +21,21 @@ def test_a_memory_stands_until_the_next_one_is_written():
 
 def test_one_segment_has_one_memory():
     assert {tokens for _, tokens in over_the_span([turn(0, 7)])} == {7}
+
+
+@pytest.mark.parametrize(
+    ("versions", "names"), [("aab", ["p@a", "p@a [run-1]", "p@b"]), ("aaa", ["p", "p [run-1]", "p [run-2]"])]
+)
+def test_two_versions_of_a_policy_are_lines_of_their_own(tmp_path, monkeypatch, versions, names):
+    runs = [{"run_id": f"run-{n}", "policy_id": f"p@{one}", "method": "memagent"} for n, one in enumerate(versions)]
+    row = {"length": 1_000, "score": 1.0, "depth": None, "tokens": None, "seconds": None, "confidence": None}
+    monkeypatch.setattr(
+        evaluation, "score_table", lambda store: pa.Table.from_pylist([{**run, "control": ""} for run in runs])
+    )
+    monkeypatch.setattr(evaluation, "run_results", lambda store, run_id: pa.Table.from_pylist([row]))
+    seen = []
+    monkeypatch.setattr(
+        evaluation.pictures, "accuracy_by_length", lambda rows, folder: seen.extend(one["method"] for one in rows) or []
+    )
+    draw(None, [run["run_id"] for run in runs], tmp_path)
+    assert seen == names
