@@ -27,7 +27,7 @@ from memagent.records import Evidence, Level, Progress, ProgressCounts
 from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
 from pipelines.target import Target, ask_target
-from pipelines.views.formatting import cited, cited_notes, counts_of, duration, one_line, shown_as, work_of
+from pipelines.views.formatting import cited, cited_notes, counts_of, doubt, duration, one_line, shown_as, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,10 +95,10 @@ def progress_html(snapshot: ProgressCounts, seconds: float) -> str:
 def answers_html(answers: "Sequence[Answer]") -> str:
     """Return answers as an HTML table."""
     rows = "".join(
-        f"<tr><td {_CELL}>{_text(answer.document or answer.title)}</td><td {_CELL}>{_text(answer.question)}</td>"
-        f"<td {_CELL}>{f'<b>{_text(answer.answer)}</b>' if answer.found else '<i>not found</i>'}{answer.doubt}</td>"
-        f"<td {_CELL}>{f'<q>{_text(answer.quote)}</q>' if answer.quote else ''}{_notes(answer)}</td></tr>"
-        for answer in answers
+        f"<tr><td {_CELL}>{_text(one.document or one.title)}</td><td {_CELL}>{_text(one.question)}</td>"
+        f"<td {_CELL}>{f'<b>{_text(one.answer)}</b>' if one.found else '<i>not found</i>'}{doubt(one.review)}</td>"
+        f"<td {_CELL}>{f'<q>{_text(one.quote)}</q>' if one.quote else ''}{_notes(one)}</td></tr>"
+        for one in answers
     )
     names = "".join(f"<th {_CELL}>{name}</th>" for name in ("document", "question", "answer", "evidence"))
     return f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
@@ -178,11 +178,6 @@ class Answer:
     """What people's verdicts on it come to; empty: nobody has said anything."""
 
     @property
-    def doubt(self) -> str:
-        """The review in brackets, where people do not call the answer right."""
-        return f" [{self.review}]" if self.review in ("rejected", "disputed") else ""
-
-    @property
     def quote(self) -> str:
         """The first quote of the evidence; empty: there is none."""
         return next((place.quote for place in self.evidence if place.quote), "")
@@ -207,7 +202,7 @@ class Answer:
     def __str__(self) -> str:
         said = cited(self.quote, self.page, verbatim=self.verbatim, document=self._quoted)
         quote = f" ({said})" if said else ""
-        said = f"{self.answer if self.found else 'not found'}{self.doubt}"
+        said = f"{self.answer if self.found else 'not found'}{doubt(self.review)}"
         return f"{self.document or self.title}: {said}{quote}"
 
     def _repr_html_(self) -> str:

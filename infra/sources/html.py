@@ -17,7 +17,7 @@ from inscriptis.model.table import Table, TableCell
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_start_handler
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
+from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, struck, unread, within
 from infra.sources.decoding import clean, decode
 from infra.sources.office import child, local_name, opened, xml
 from memagent.errors import SourceError
@@ -116,8 +116,7 @@ def _apply_sheets(tree: Any) -> None:
         for name in _CLASS.findall(selectors)
     }
     for element in tree.iter("*") if rules else ():
-        styles = [rules[name] for name in element.get("class", "").split() if name in rules]
-        if styles:
+        if styles := [rules[name] for name in element.get("class", "").split() if name in rules]:
             element.set("style", "; ".join([*styles, element.get("style", "")]))
 
 
@@ -125,7 +124,7 @@ def _write_formulas(tree: Any) -> None:
     """Write the formulas of a page (MathML) on a line."""
     for element in tree.xpath("//semantics/*[position() > 1]"):  # the formula again, as a source
         _replace(element, "")
-    for element in [one for one in tree.iter("msqrt", "mroot", "mfenced", "mrow", *_FORMULAS)]:
+    for element in list(tree.iter("msqrt", "mroot", "mfenced", "mrow", *_FORMULAS)):
         several = len(element.xpath(".//mi | .//mn | .//mo")) > 1
         if element.tag == "mroot" and len(element) == 2:
             element.insert(0, element[1])
@@ -142,7 +141,7 @@ def _write_formulas(tree: Any) -> None:
 
 
 def _mark_raised_and_struck(tree: Any) -> None:
-    for element in list(tree.iter("sup", *_INLINE)):
+    for element in list(tree.iter(*_INLINE)):
         if element.tag != "sup" and not _RAISED.search(element.get("style", "")):
             continue
         said, beside = element.text_content(), _beside(element, before=False).strip()
@@ -161,7 +160,7 @@ def _mark_raised_and_struck(tree: Any) -> None:
 
 def _as_struck(text: str | None) -> str | None:
     said = (text or "").strip()
-    return text.replace(said, f"~~{said}~~") if text and said else text
+    return text.replace(said, struck(said)) if text and said else text
 
 
 def _put_around(element: Any, left: str, right: str) -> None:
@@ -297,9 +296,10 @@ _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)|(?<![\w-])(?:min-)?width\s*:\s*[1-9]"
-    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.])(?:[3-9]|\d\d|[12][\d.]*\s*(?:r?em|in|cm|%)|0?\.\d+\s*(?:r?em|in|cm))",
+    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.\d+)\s*(?:r?em|in|cm|%))",
     re.I,
 )
+"""Styles that leave room beside an element on a line: three points or more, or shares of a letter or line."""
 _INLINE = frozenset("span font a b i u em strong small big sup sub".split())
 _NOT_SHOWN = "template iframe noframes datalist video audio canvas".split()
 _BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()

@@ -136,8 +136,7 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         for form in part.iter_parts():
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
-        said = {name: "".join("".join(texts).split()) for name, (texts, _) in forms.items()}
-        chosen = _preferred(said)
+        chosen = _preferred({name: "".join("".join(texts).split()) for name, (texts, _) in forms.items()})
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())

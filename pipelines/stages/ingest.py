@@ -190,13 +190,13 @@ def _known_sources(corpus: Corpus, run_id: str) -> pa.Table:
     known = current_sources(corpus, columns)
     last = pc.max(known["seen_at"])
     since = pc.field("seen_at") >= last if last.is_valid else None
-    left = present(Table(corpus.store, "documents").read(corpus.name, ["doc_id", "source", "state", "seen_at"], since))
+    left = Table(corpus.store, "documents").read(corpus.name, ["doc_id", "source", "state", "seen_at"], since)
     there = known.filter(pc.or_(pc.not_equal(known["state"], "deleted"), pc.greater(known["documents"], 0)))
     left = left.filter(pc.invert(pc.is_in(left["source"], value_set=there["source"].combine_chunks())))
-    if not left.num_rows:
+    if not (left := present(left)).num_rows:
         return known
     writer = DocumentWriter(corpus, run_id, _after(known))
-    for source, doc_id in {source: doc_id for source, doc_id in column_rows(left, "source", "doc_id")}.items():
+    for source, doc_id in dict(column_rows(left, "source", "doc_id")).items():
         writer.source(source, _OF_ROW.sub("", doc_id), "", state="read", documents=0)
     writer.commit()
     return current_sources(corpus, columns)

@@ -65,6 +65,11 @@ def cited_notes(quote: str, page: int | None, *, verbatim: bool, document: str =
     return f"({', '.join(notes)})" if notes else ""
 
 
+def doubt(review: str) -> str:
+    """Return a review in brackets, to stand behind an answer, where people do not call that right."""
+    return f" [{review}]" if review in ("rejected", "disputed") else ""
+
+
 def number(value: float) -> str:
     """Format a count: 950, 12,345, 1.23 M."""
     for unit, size in ((" G", 10**9), (" M", 10**6)):

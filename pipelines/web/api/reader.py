@@ -33,6 +33,7 @@ from pipelines.answers import Answer, Answers
 from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
 from pipelines.target import Target
+from pipelines.views.formatting import doubt
 from pipelines.views.passages import DocumentTexts, in_context, place_of
 from pipelines.views.visible_answers import Citations
 from pipelines.web.api.protocol import (
@@ -240,7 +241,7 @@ class CorpusReading:
         """Return the document and its answer, or the answer of all documents, concatenated."""
         if not answer.found:
             return ""
-        said = f"{answer.answer} [{answer.review}]" if answer.review in ("rejected", "disputed") else answer.answer
+        said = f"{answer.answer}{doubt(answer.review)}"
         return said if self._request.archive else f"{answer.document}: {said}"
 
 
