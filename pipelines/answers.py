@@ -202,7 +202,7 @@ class Answer:
     def __str__(self) -> str:
         said = cited(self.quote, self.page, verbatim=self.verbatim, document=self._quoted)
         quote = f" ({said})" if said else ""
-        said = f"{self.answer if self.found else 'not found'}{doubt(self.review)}"
+        said = f"{self.answer if self.found else 'not found'}{doubt(self.review, self.warnings)}"
         return f"{self.document or self.title}: {said}{quote}"
 
     def _repr_html_(self) -> str:

@@ -9,7 +9,7 @@ from math import floor, isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, BinaryIO, NamedTuple
 
-from infra.sources.base import Parsed, ParseRequest, raised, unread, within
+from infra.sources.base import Parsed, ParseRequest, raised, struck, unread, within
 from infra.sources.decoding import clean
 from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, integer, local_name, not_read, opened
 
@@ -66,6 +66,8 @@ class Cell(NamedTuple):
     """As it is shown."""
     fault: str
     """What the cell has instead of a value, as ``error #N/A``; empty: nothing is wrong."""
+    struck: bool
+    """Whether all of it is struck through; where words of it are, they stand between ``~~`` in the text."""
 
 
 class Workbook:
@@ -93,8 +95,11 @@ class Workbook:
         self._strings = [_string(one) for one in archive.elements(paths.get("sharedStrings"), "si")]
         styles = archive.xml(paths["styles"]) if "styles" in paths else None
         own = {attribute(one, "numFmtId"): attribute(one, "formatCode") for one in _children(styles, "numFmts")}
-        cells = (attribute(one, "numFmtId") for one in _children(styles, "cellXfs"))
-        self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in cells]
+        looks = list(_children(styles, "cellXfs"))
+        names = (attribute(look, "numFmtId") for look in looks)
+        self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in names]
+        struck_fonts = {str(n) for n, font in enumerate(_children(styles, "fonts")) if _strikes(font)}
+        self._struck = {n for n, look in enumerate(looks) if attribute(look, "fontId") in struck_fonts}
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of all sheets."""
@@ -131,14 +136,16 @@ class Workbook:
                     place = _COLUMN.match(attribute(cell, "r"))
                     after = cells[-1].column + 1 if cells else 0
                     column = min(_number(place.group()), _MOST_COLUMNS) - 1 if place else after
-                    cells.append(Cell(column, text := self._text(cell), _fault(cell, text)))
+                    text, style = self._text(cell), integer(cell, "s", 0)
+                    cells.append(Cell(column, text, _fault(cell, text), style in self._struck))
             yield number, cells
 
     def _line(self, cells: Iterable[Cell]) -> str:
         texts: list[str] = []
         for cell in cells:
             texts += [""] * (cell.column - len(texts))
-            texts.append(" ".join(cell.text.split()))
+            text = " ".join(cell.text.split())
+            texts.append(struck(text.replace("~~", "")) if cell.struck else text)
             self.not_read[_UNCOMPUTED] += cell.fault == _UNCOMPUTED
         return "\t".join(texts).rstrip("\t")
 
@@ -154,7 +161,7 @@ class Workbook:
             return "TRUE" if said == "1" else "FALSE"
         if kind != "n" or not said:
             return _unescaped(said)
-        style = int(attribute(cell, "s") or 0)
+        style = integer(cell, "s", 0)
         return shown(float(said), self._formats[style] if style < len(self._formats) else "", self._first_day)
 
 
@@ -285,9 +292,15 @@ def _string(element: Any) -> str:
     text = ""
     for run in (element, *(one for one in element if local_name(one) == "r")):
         said = "".join(one.text or "" for one in run if local_name(one) == "t")
-        above = attribute(child(child(run, "rPr"), "vertAlign"), "val") == "superscript"
-        text += raised(said, text) if above else said
+        look = child(run, "rPr")
+        said = raised(said, text) if attribute(child(look, "vertAlign"), "val") == "superscript" else said
+        text = (text + struck(said)).replace("~~~~", "") if _strikes(look) else text + said
     return _unescaped(text)
+
+
+def _strikes(font: Any) -> bool:
+    strike = child(font, "strike")
+    return strike is not None and attribute(strike, "val") not in ("0", "false")
 
 
 def _unescaped(text: str) -> str:

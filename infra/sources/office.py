@@ -4,13 +4,14 @@ Names are compared without their namespace: the strict variant of the format has
 """
 
 import posixpath
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from infra.sources.base import ParseRequest, raised, struck
+from infra.sources.base import ParseRequest, counted, raised, struck
 from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
@@ -84,16 +85,42 @@ def xml(data: bytes) -> Any:
 
 
 def drawn_lines(element: Any) -> Iterator[str]:
-    """Yield the paragraphs of a drawing that are not empty (DrawingML, ECMA-376 part 1, 21.1.2)."""
+    """Yield the paragraphs of a drawing that are not empty, with their numbers (DrawingML, ECMA-376 part 1, 21.1.2)."""
+    counts, body = dict[int, int](), None
     for paragraph in element.iter("{*}p"):
+        if body is not paragraph.getparent():
+            counts, body = {}, paragraph.getparent()
         marks, line = {"t": None, "br": " ", "tab": "\t"}, ""
         for one in paragraph.iter("{*}t", "{*}br", "{*}tab"):
             word = marks[local_name(one)] or one.text or ""
             look = child(one.getparent(), "rPr")
             word = raised(word, line) if integer(look, "baseline", 0) > 0 else word
-            line += struck(word) if attribute(look, "strike") in ("sngStrike", "dblStrike") else word
+            old = attribute(look, "strike") in ("sngStrike", "dblStrike")
+            line = (line + struck(word)).replace("~~~~", "") if old else line + word
         if line.strip():
-            yield line.strip().replace("~~~~", "")
+            yield _number(paragraph, counts) + line.strip()
+
+
+_NUMBERS = {
+    **{"arabic": "decimal", "alphaLc": "lowerLetter", "alphaUc": "upperLetter"},
+    **{"romanLc": "lowerRoman", "romanUc": "upperRoman"},
+}
+_NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})(Period|ParenR|ParenBoth|Plain)")
+_AROUND = {"Period": "{}. ", "ParenR": "{}) ", "ParenBoth": "({}) ", "Plain": "{} "}
+
+
+def _number(paragraph: Any, counts: dict[int, int]) -> str:
+    """Return the number of a paragraph that has one (21.1.2.4.1); `counts`: those of its text so far, by level."""
+    look = child(paragraph, "pPr")
+    level, numbering = integer(look, "lvl", 0), child(look, "buAutoNum")
+    for other in [one for one in counts if one > level or (one == level and numbering is None)]:
+        del counts[other]
+    if numbering is None:
+        return ""
+    counts[level] = counts.get(level, integer(numbering, "startAt", 1) - 1) + 1
+    kind = _NUMBER.match(attribute(numbering, "type"))
+    style, around = kind.groups() if kind else ("arabic", "Period")
+    return _AROUND[around].format(counted(counts[level], _NUMBERS[style]))
 
 
 _HALF_A_PAGE = 312 * 360_000**2

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, raised, unread
+from infra.sources.base import Parsed, ParseRequest, raised, struck, unread
 from infra.sources.decoding import SYMBOL, clean, decode
 from memagent.errors import SourceError
 
@@ -94,6 +94,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     whole = _RTF_SIGN.sub(lambda field: rf"{{\uc1\u{ord(SYMBOL.get(int(field[1]), '�'))}?}}", whole)
     try:
         text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages))
+        text = text.replace("~~~~", "") if r"\strike" in whole else text
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
         name = "".join(_rtf_text(f"{page.group() if page else ''} {title.group(1)}", {})) if title else ""
     except (ValueError, OverflowError) as error:
@@ -128,10 +129,10 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
 
     ansi = page = "cp1252"
     default = "0"  # a font, also where no `deff` names it
-    hidden = left_out = starred = above = False
+    hidden = left_out = starred = above = old = False
     before = ""
     substitutes, skip = 1, 0
-    groups, letters = list[tuple[bool, bool, int, str, bool]](), bytearray()
+    groups, letters = list[tuple[bool, bool, int, str, bool, bool]](), bytearray()
     for found in _RTF.finditer(source + "}"):
         mark, (word, value, escaped, char) = found.group(), found.groups("")
         if escaped or mark[0] not in "\\{}":
@@ -143,13 +144,13 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         if letters:
             text = letters.decode("latin-1").translate(SYMBOL) if page == "symbol" else letters.decode(page, "replace")
             before = raised(text, before) if above else text
-            yield before
+            yield struck(before) if old else before
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
-            groups.append((hidden, left_out, substitutes, page, above))
+            groups.append((hidden, left_out, substitutes, page, above, old))
         elif mark == "}" and groups:
-            hidden, left_out, substitutes, page, above = groups.pop()
+            hidden, left_out, substitutes, page, above, old = groups.pop()
         elif mark == "\\*":
             starred = True  # a group that a reader may leave out; the next word says which
             continue
@@ -174,9 +175,11 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
         starred = False
         if word in ("super", "nosupersub", "sub", "plain", "up", "dn"):
             above = word in ("super", "up") and value not in _RTF_OFF
+        if word in ("strike", "striked", "plain"):
+            old = word != "plain" and value not in _RTF_OFF
         said = raised(said, before) if above and word == "u" else said
         if said and not left_out and (not hidden or said[0] in "\n\t"):  # hidden marks keep lines and cells apart
-            yield said
+            yield struck(said) if old else said
             before = said
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memagent.quality.cost import CostConfig, Usage
@@ -65,9 +65,10 @@ def cited_notes(quote: str, page: int | None, *, verbatim: bool, document: str =
     return f"({', '.join(notes)})" if notes else ""
 
 
-def doubt(review: str) -> str:
-    """Return a review in brackets, to stand behind an answer, where people do not call that right."""
-    return f" [{review}]" if review in ("rejected", "disputed") else ""
+def doubt(review: str, warnings: Sequence[str] = ()) -> str:
+    """Return in brackets, to stand behind an answer, its warnings, and its review where people do not call it right."""
+    said = [*([review] if review in ("rejected", "disputed") else []), *warnings]
+    return f" [{'; '.join(said)}]" if said else ""
 
 
 def number(value: float) -> str:

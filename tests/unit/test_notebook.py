@@ -44,6 +44,8 @@ def test_an_answer_reads_as_a_line():
     assert not other.verbatim and str(other).endswith("(“the laws of Nevada” (not word for word))")
     assert "</q> (not word for word)</td>" in other._repr_html_() and "word for word" not in said._repr_html_()
     assert "<i>not found</i>" in answer("", "")._repr_html_()
+    doubted = replace(said, review="disputed", warnings=("outside what nano was trained for", "2 pages not read"))
+    assert ": Nevada [disputed; outside what nano was trained for; 2 pages not read] (“the" in str(doubted)
 
 
 def test_progress_has_a_bar_where_there_is_a_total():

@@ -13,8 +13,16 @@ from pydantic import ValidationError
 from memagent.errors import EmptyResponse, EngineDied, MemagentError, UsageError
 from pipelines.web.api import app as web_api
 from pipelines.web.api.app import _stopped
-from pipelines.web.api.protocol import About, ApiError, ChatRequest, api_error, question_of, text_and_question
-from pipelines.web.api.reader import TextReading
+from pipelines.web.api.protocol import (
+    About,
+    ApiError,
+    ChatRequest,
+    FoundAnswer,
+    api_error,
+    question_of,
+    text_and_question,
+)
+from pipelines.web.api.reader import CorpusReading, TextReading
 
 SYSTEM = ("system", "You are helpful.")
 Q = "Who signed it?"
@@ -190,3 +198,16 @@ async def test_an_upload_that_stalls_gives_its_place_back(monkeypatch):
     with pytest.raises(ApiError, match=r"nothing of the request has come for 0\.05 seconds") as refused:
         await web_api._body_of(Uploading(0.01, 1.0), 100)
     assert refused.value.status == 408
+
+
+def test_warnings_and_doubted_reviews_follow_an_answer_in_the_text():
+    found = FoundAnswer(document="a.txt", answer="Nevada", found=True, evidence=[], reading_id="r")
+    doubted = found.model_copy(update={"warnings": ["2 pages not read"], "review": "rejected"})
+    alone = TextReading(SimpleNamespace(), SimpleNamespace(), print, About(), 64)
+    assert alone.line(found) == "Nevada" and alone.line(doubted) == "Nevada [2 pages not read]"
+    missing = {"answer": "not found", "found": False}
+    assert alone.line(doubted.model_copy(update=missing)) == "not found", "as programs compare it"
+    for archive, before in ((False, "a.txt: "), (True, "")):
+        lines = CorpusReading(SimpleNamespace(), SimpleNamespace(archive=archive), print, "p")
+        assert lines.line(found) == f"{before}Nevada"
+        assert lines.line(doubted) == f"{before}Nevada [rejected; 2 pages not read]"

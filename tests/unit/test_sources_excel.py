@@ -119,6 +119,20 @@ def test_powers_are_no_digits_of_their_number(tmp_path):
     assert document.text == "10^6 units"
 
 
+def test_what_is_struck_through_is_marked(tmp_path):
+    book = openpyxl.Workbook()
+    sheet = book.active
+    old = InlineFont(strike=True)
+    sheet["A1"] = CellRichText("pay ", TextBlock(old, "1"), TextBlock(old, "11"), TextBlock(InlineFont(), "222"))
+    for cell, value in (("B1", 500), ("C1", 900), ("D1", "~~~~"), ("E1", None)):
+        sheet[cell] = value
+    for cell in ("B1", "E1"):
+        sheet[cell].font = openpyxl.styles.Font(strike=True)
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.text == "pay ~~111~~222\t~~500~~\t900\t~~~~"
+
+
 def test_comments_are_read_and_charts_are_said(tmp_path):
     book = openpyxl.Workbook()
     sheet = book.active

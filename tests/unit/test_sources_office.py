@@ -134,6 +134,11 @@ def test_rich_text_has_its_notes_headers_and_shapes_without_what_is_deleted_or_h
     assert document.title == "Lease of the mill"
 
 
+def test_rich_text_marks_what_is_struck_through(tmp_path):
+    body = r" pay {\strike 1\u49?1} 222, {\striked1 EUR\par}{\strike 5}\strike 00\strike0  900 \strike a\plain b ~~"
+    assert rtf(tmp_path, body).text == "pay ~~111~~ 222, ~~EUR~~\n~~500~~ 900 ~~a~~b ~~"
+
+
 def test_rich_text_has_the_unicode_half_of_a_text_that_is_there_twice(tmp_path):
     twice = r"{\upr{Herr ?}{\*\ud{Herr \u321?}}}"
     document = rtf(tmp_path, rf" Signed by {twice}, {{\v in secret {twice}}}and {twice}.")

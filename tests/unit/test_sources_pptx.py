@@ -48,6 +48,20 @@ def test_what_is_struck_through_is_marked():
     assert document.text == "~~EUR 500~~ EUR 900"
 
 
+def test_numbers_of_lists_are_written():
+    def item(text: str, *, kind: str = "arabicPeriod", level: int = 0, start: str = "") -> str:
+        number = f"<a:buAutoNum type='{kind}' {start}/>" if kind else ""
+        return f"<a:p><a:pPr lvl='{level}'>{number}</a:pPr><a:r><a:t>{text}</a:t></a:r></a:p>"
+
+    first = [item("Rent"), item("net", kind="alphaLcParenR", level=1), item("gross", kind="alphaLcParenR", level=1)]
+    first += [item(""), item("Term"), item("tax", kind="alphaLcParenR", level=1), item("Plain", kind="")]
+    first += [item("Notice", kind="romanUcParenBoth", start="startAt='4'"), item("End", kind="ea1JpnKorPlain")]
+    document = parsed(pptx({"s": f"<p:sp>{''.join(first)}</p:sp><p:sp>{item('Other')}</p:sp>"}))
+    assert document.text.split("\n") == [
+        *("1. Rent", "a) net", "b) gross", "2. Term", "a) tax", "Plain", "(IV) Notice", "5. End", "1. Other")
+    ]
+
+
 def test_comments_notes_and_diagrams_follow_their_slide():
     notes = f"<p:cSld><p:spTree>{shape('3', place='sldNum')}{shape('Say this', place='body')}</p:spTree></p:cSld>"
     beside = {

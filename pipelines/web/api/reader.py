@@ -175,8 +175,8 @@ class TextReading:
         return Ended(about, usage, self._finish)
 
     def line(self, answer: FoundAnswer) -> str:
-        """Return the answer alone."""
-        return answer.answer
+        """Return the answer with its warnings."""
+        return f"{answer.answer}{doubt('', answer.warnings)}" if answer.found else answer.answer
 
     def _record(self, turn: Turn) -> None:
         self._read += turn.kind == "update"
@@ -238,10 +238,10 @@ class CorpusReading:
         return Ended(about, TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"]))
 
     def line(self, answer: FoundAnswer) -> str:
-        """Return the document and its answer, or the answer of all documents, concatenated."""
+        """Return the document and its answer, or the answer of all documents, concatenated, with its warnings."""
         if not answer.found:
             return ""
-        said = f"{answer.answer}{doubt(answer.review)}"
+        said = f"{answer.answer}{doubt(answer.review, answer.warnings)}"
         return said if self._request.archive else f"{answer.document}: {said}"
 
 
