@@ -171,9 +171,50 @@ _FORMULA = re.compile(r"\s*[-−–+]?[\w.]+(?:\s*[-−–+/⁄·*×]\s*[\w.]+)+
 _IN_POWER = re.compile(r"\^[-−–+]?[\d.,]*$")
 
 
-def struck(said: str, before: str = "") -> str:
-    """Return words that are struck through as Markdown has them; `before`: what is struck through already there."""
-    return f"{before[:-2] or '~~'}{said}~~" if said.strip() else before + said
+class TextLine:
+    """A line of text, put together of runs that stand above or below the line, or are struck through (``~~``)."""
+
+    def __init__(self) -> None:
+        self._parts, self._tail = list[str](), ""
+        self._shift, self._struck = "", False
+        self._raised_at = -1
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @property
+    def text(self) -> str:
+        """What it says so far."""
+        return "".join(self._parts) + ("~~" if self._struck else "")
+
+    def gap(self) -> None:
+        """Set what comes next apart: digits behind it are another number."""
+        self._shift = "gap"
+
+    def add(self, said: str, *, above: bool = False, below: bool = False, struck: bool = False) -> None:
+        """Add a run. Digits of another height do not become digits of the number beside them."""
+        if not said:
+            return
+        shift = "above" if above else "below" if below else ""
+        written = said
+        if shift != self._shift:
+            if above:
+                written = raised(said, self._tail)
+            elif below and "".join(self._parts[self._raised_at + 1 :]) in ("/", "⁄") and self._raised_at >= 0:
+                self._parts[self._raised_at] = self._parts[self._raised_at].replace("^", " ")  # 5 1/2
+            elif said[0].isdigit() and self._tail[-1:].isdigit():
+                written = f"_{said}" if below else f" {said}"
+        if (struck and "\n" not in said and (self._struck or bool(said.strip()))) != self._struck:
+            self._parts.append("~~")
+            self._struck = not self._struck
+        if above:
+            self._raised_at = len(self._parts)
+        self._parts.append(written)
+        self._shift, self._tail = shift, (self._tail + written)[-_TAIL:]
+
+
+_TAIL = 16
+"""Characters of a line that say what a raised run behind them is."""
 
 
 def raised(text: str, before: str) -> str:

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+import unicodedata
 from collections import Counter
 
 import chardet
@@ -30,9 +31,17 @@ _SAMPLE = 256 * 1024
 _LATIN = [*(f"cp{number}" for number in (1250, 1252, 1254, 1257, 1258)), "iso8859-2"]
 _WIDE = ["cp932", "euc_jis_2004", "cp949", "gb18030", "big5hkscs"]
 _OTHERS = [*(f"cp{number}" for number in (1251, 1253, 1255, 1256, 874)), "koi8-r", "koi8-u", "iso8859-5", "iso8859-7"]
+_OLDER = "iso8859-2 iso8859-15 mac_roman cp850 cp437 cp852 mac_cyrillic cp866 iso8859-5 cp1252".split()
+"""Code pages of DOS, of older Macs and Unixes: where no newer one makes a plausible text."""
+_HIGH = re.compile(r"[^\x00-\x7f]")
+_ODD_SHARE = 0.02
+_ACCENTS = "ˇ˘˙˛˝˜ˆ¨¯¸"
 _BROWSER_LABELS = {
     **dict.fromkeys(("ascii", "us-ascii", "iso8859-1", "iso-8859-1", "latin1", "latin-1", "iso_8859-1"), "cp1252"),
     **dict.fromkeys(("iso-8859-9", "iso8859-9", "latin5"), "cp1254"),
+    **dict.fromkeys(("iso-8859-8-i", "csiso88598i", "logical"), "iso8859-8"),
+    **{"x-mac-roman": "mac_roman", "macintosh": "mac_roman", "x-mac-cyrillic": "mac_cyrillic", "koi8-ru": "koi8-u"},
+    **{"windows-874": "cp874", "windows-949": "cp949"} | {f"x-cp125{number}": f"cp125{number}" for number in range(9)},
     **dict.fromkeys(("iso-8859-11", "iso8859-11", "tis-620"), "cp874"),
     **dict.fromkeys(("shift_jis", "shift-jis", "sjis", "x-sjis", "ms_kanji", "csshiftjis", "windows-31j"), "cp932"),
     **dict.fromkeys(("gb2312", "gb_2312-80", "csgb2312", "gbk", "x-gbk", "chinese"), "gb18030"),
@@ -168,11 +177,37 @@ def _damaged_utf8(sample: bytes) -> bool:
 def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
     high = sum(byte > 127 for byte in sample) / len(sample)
     pages = [*_LATIN, *_WIDE] if high < _LATIN_SHARE else [*_LATIN, *_WIDE, *_OTHERS]
-    for found in chardet.detect_all(sample, ignore_threshold=True, prefer_superset=True, include_encodings=pages):
-        name = codecs.lookup(found["encoding"] or "ascii").name
-        if found["confidence"] >= _LEAST_SURE and _decodes(data, name, complete):
-            return name
     # A short Western text with few accents gives no statistics.
-    if high < 2 * _LATIN_SHARE and _decodes(data, "cp1252", complete):
-        return "cp1252"
+    western = ["cp1252"] if high < 2 * _LATIN_SHARE else []
+    for found in [*_guesses(sample, pages, newer=True), *western, *_guesses(sample, _OLDER, newer=False)]:
+        name = codecs.lookup(found).name
+        if _decodes(data, name, complete) and _is_plausible(sample.decode(name, "ignore")):
+            return name
     raise SourceError("encoding", "encoding unknown; save it as UTF-8")
+
+
+def _guesses(sample: bytes, pages: list[str], *, newer: bool) -> list[str]:
+    guesses = chardet.detect_all(sample, ignore_threshold=True, prefer_superset=newer, include_encodings=pages)
+    least = max(_LEAST_SURE, *(guess["confidence"] / 2 for guess in guesses))
+    return [guess["encoding"] or "ascii" for guess in guesses if guess["confidence"] >= least]
+
+
+def _is_plausible(text: str) -> bool:
+    """Whether a text looks like one in its language: another encoding's bytes are signs and capitals within words."""
+    high = [*_HIGH.finditer(text, 0, _SAMPLE // 4)]
+    czech = "ě" in text or "ř" in text or "ů" in text
+    odd = 0
+    for found in high:
+        char, left, right = found[0], text[found.start() - 1 : found.start()], text[found.end() : found.end() + 1]
+        if char.isalpha() and char not in _ACCENTS:
+            scripts = {_script(one) for one in (left, char) if one.isalpha()}
+            odd += (char.isupper() and left.islower()) or len(scripts - {""}) > 1 or (czech and char in "ąľ")
+        else:
+            odd += char <= "\x9f" or char in "¤" or (left.isalpha() and char in "±¶")
+            odd += right.isalpha() and (char in "½¼¾†‡" or (left.isalpha() and char in f"„‚‹¬¦×÷{_ACCENTS}"))
+    return odd <= _ODD_SHARE * len(high)
+
+
+def _script(letter: str) -> str:
+    name = unicodedata.name(letter, "").partition(" ")[0]
+    return name if name in ("LATIN", "GREEK", "CYRILLIC", "HEBREW", "ARABIC") else ""

@@ -146,12 +146,17 @@ def _cover(
     """Note what a source covers, by which its documents are told from those that are gone; return whether it is known.
 
     Where it has no file any more, it covers nothing, and its documents are kept: a disk that is not mounted leaves an
-    empty folder, or links that lead nowhere. `before` counts the files and unusable sources listed before it.
+    empty folder, or links that lead nowhere. What another source covers, too, is there or gone. `before` counts the
+    files and unusable sources listed before it.
     """
     unusable = {bad.source for bad in listing.unusable}
     if listing.count > before[0]:
         listing.covers.append(covers)
-    elif shown not in unusable and any(map(covers, (one for one in earlier() if one != shown and one not in unusable))):
+    elif shown not in unusable and any(
+        covers(one) and not any(other(one) for other in listing.covers)
+        for one in earlier()
+        if one != shown and one not in unusable
+    ):
         detail = "it has no file any more; its documents are kept, and `memagent forget` deletes them"
         listing.unusable.append(Unusable(shown, "empty-source", detail))
     elif len(listing.unusable) == before[1]:

@@ -9,7 +9,7 @@ from math import floor, isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, BinaryIO, NamedTuple
 
-from infra.sources.base import Parsed, ParseRequest, raised, struck, unread, within
+from infra.sources.base import Parsed, ParseRequest, TextLine, unread, within
 from infra.sources.decoding import clean
 from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, integer, local_name, not_read, opened
 
@@ -145,7 +145,7 @@ class Workbook:
         for cell in cells:
             texts += [""] * (cell.column - len(texts))
             text = " ".join(cell.text.split())
-            texts.append(struck(text.replace("~~", "")) if cell.struck else text)
+            texts.append(f"~~{text.replace('~~', '')}~~" if cell.struck and text else text)
             self.not_read[_UNCOMPUTED] += cell.fault == _UNCOMPUTED
         return "\t".join(texts).rstrip("\t")
 
@@ -289,13 +289,12 @@ def _moment(value: float, code: str, first_day: datetime) -> str:
 
 def _string(element: Any) -> str:
     """Return a string without its guide to pronunciation."""
-    text = ""
+    line = TextLine()
     for run in (element, *(one for one in element if local_name(one) == "r")):
-        said = "".join(one.text or "" for one in run if local_name(one) == "t")
-        look = child(run, "rPr")
-        said = raised(said, text) if attribute(child(look, "vertAlign"), "val") == "superscript" else said
-        text = (text + struck(said)).replace("~~~~", "") if _strikes(look) else text + said
-    return _unescaped(text)
+        said, look = "".join(one.text or "" for one in run if local_name(one) == "t"), child(run, "rPr")
+        place = attribute(child(look, "vertAlign"), "val")
+        line.add(said, above=place == "superscript", below=place == "subscript", struck=_strikes(look))
+    return _unescaped(line.text)
 
 
 def _strikes(font: Any) -> bool:

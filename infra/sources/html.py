@@ -5,6 +5,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from itertools import islice
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
@@ -17,7 +18,7 @@ from inscriptis.model.table import Table, TableCell
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_start_handler
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, struck, unread, within
+from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode
 from infra.sources.office import child, local_name, opened, xml
 from memagent.errors import SourceError
@@ -69,7 +70,8 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
     prepare(tree)
     text = page_text(tree, request.allowance).replace("\xad", "")
-    text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
+    if "~~~~" not in source:
+        text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
     warnings = unread({"embedded page": frames})
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
@@ -86,7 +88,7 @@ def prepare(tree: Any) -> None:
         hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
         again = "katex-html" in element.get("class", "")  # a formula, as it is drawn
         if hidden or again or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):
-            _replace(element, "")
+            _replace(element, "" if hidden or again or element.tag not in _NOT_READ else " ")
     for element in list(tree.iter("input", "select", "textarea")):
         _fill_in(element)
     for element in list(tree.iter(*_BLOCKS)):
@@ -94,9 +96,10 @@ def prepare(tree: Any) -> None:
     _write_formulas(tree)
     for element in list(tree.iter("*")):
         style = element.get("style", "")
-        apart = element if _ROW.search(style) else [element] if _APART.search(style) else ()
-        for one in [one for one in apart if one.tag in _INLINE]:
-            _set_apart(one)
+        box = element.tag in _BOXES or _APART.search(style) or (_BOX.search(style) and _WIDE.search(style))
+        for one in [*(element if _ROW.search(style) else ()), *([element] if box else ())]:
+            if one.tag in _INLINE or one.tag in _BOXES:
+                _set_apart(one)
     _mark_raised_and_struck(tree)
     for listing in list(tree.iter("ol")):
         _number(listing)
@@ -108,13 +111,11 @@ def prepare(tree: Any) -> None:
 
 def _apply_sheets(tree: Any) -> None:
     """Give elements the style of their class where the page itself has a simple rule that changes what is said."""
-    rules = {
-        name: said
-        for sheet in tree.iter("style")
-        for selectors, said in _RULE.findall(_NO_RULE.sub("", sheet.text or ""))
-        if _TELLING.search(said)
-        for name in _CLASS.findall(selectors)
-    }
+    rules = dict[str, str]()
+    for sheet in tree.iter("style"):
+        for selectors, said in _RULE.findall(_NO_RULE.sub("", sheet.text or "")):
+            if _TELLING.search(said):
+                rules |= {name: f"{rules.get(name, '')}; {said}" for name in _CLASS.findall(selectors)}
     for element in tree.iter("*") if rules else ():
         if styles := [rules[name] for name in element.get("class", "").split() if name in rules]:
             element.set("style", "; ".join([*styles, element.get("style", "")]))
@@ -142,16 +143,24 @@ def _write_formulas(tree: Any) -> None:
 
 def _mark_raised_and_struck(tree: Any) -> None:
     for element in list(tree.iter(*_INLINE)):
-        if element.tag != "sup" and not _RAISED.search(element.get("style", "")):
+        above = element.tag == "sup" or _RAISED.search(element.get("style", "")) is not None
+        if not above and element.tag != "sub":
             continue
-        said, beside = element.text_content(), _beside(element, before=False).strip()
-        written = raised(said, _beside(element, before=True))
-        if written != said:
+        said, before, behind = element.text_content(), _beside(element, before=True), _beside(element, before=False)
+        left = right = ""
+        if above and (written := raised(said, before)) != said:
             left, right = ("^(", ")") if written.startswith("^(") else ("^", "")
-            _put_around(element, " " if beside in ("/", "⁄") else left, right)
+            left = " " if behind.strip() in ("/", "⁄") else left
+        elif not above and said[:1].isdigit() and before[-1:].isdigit():
+            left = "_"
+        if said[-1:].isdigit() and behind[:1].isdigit():  # a mark of a note, and what it stands before
+            right += " "
+        if left or right:
+            _put_around(element, left, right)
     within = set[Any]()
     for element in list(tree.iter("*")):
-        if element not in within and (element.tag == "del" or "line-through" in element.get("style", "").lower()):
+        given = _DECORATION.findall(element.get("style", ""))
+        if element not in within and ("line-through" in given[-1].lower() if given else element.tag == "del"):
             within.update(parts := list(element.iter("*")))
             for part in parts:  # each text: a mark around blocks would stand on lines of its own
                 part.text = _as_struck(part.text)
@@ -160,7 +169,7 @@ def _mark_raised_and_struck(tree: Any) -> None:
 
 def _as_struck(text: str | None) -> str | None:
     said = (text or "").strip()
-    return text.replace(said, struck(said)) if text and said else text
+    return text.replace(said, f"~~{said}~~") if text and said else text
 
 
 def _put_around(element: Any, left: str, right: str) -> None:
@@ -176,9 +185,14 @@ def _beside(element: Any, *, before: bool) -> str:
     while (parent := element.getparent()) is not None:
         if not before and element.tail:
             return str(element.tail)
-        near = (one for one in element.itersiblings(preceding=before) if isinstance(one.tag, str) or one.tail)
-        if (other := next(near, None)) is not None:
-            return str((before and other.tail) or other.text_content())
+        for other in islice(element.itersiblings(preceding=before), _MOST_EMPTY):
+            if other.tag in _BOXES:
+                return other.tail or " " if before else " "
+            on_line = other.tag in _INLINE or not isinstance(other.tag, str)
+            inside = other.text_content() if isinstance(other.tag, str) and on_line else ""
+            said = other.tail or inside if before else on_line and (inside or other.tail)
+            if said or not on_line:
+                return str(said or "")
         if (before and parent.text) or parent.tag not in _INLINE:
             return (before and parent.text) or ""
         element = parent
@@ -285,8 +299,11 @@ _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'no
 """Pages in a page that are shown: others count its visitors."""
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 _CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
-_NO_RULE = re.compile(r"/\*.*?\*/|<!--|-->|@[^;{]*;", re.DOTALL)
-_TELLING = re.compile(r"line-through|vertical-align\s*:\s*super|list-style", re.I)
+_NO_RULE = re.compile(
+    r"/\*.*?\*/|<!--|-->|@[^;{]*;|@media\s+print[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I
+)
+_TELLING = re.compile(r"text-decoration|vertical-align\s*:\s*super|list-style", re.I)
+_DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
     r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I
 )
@@ -295,13 +312,21 @@ _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 """What may follow a word without a space."""
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
-    r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)|(?<![\w-])(?:min-)?width\s*:\s*[1-9]"
+    r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)"
     r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.\d+)\s*(?:r?em|in|cm|%))",
     re.I,
 )
 """Styles that leave room beside an element on a line: three points or more, or shares of a letter or line."""
-_INLINE = frozenset("span font a b i u em strong small big sup sub".split())
-_NOT_SHOWN = "template iframe noframes datalist video audio canvas".split()
+_BOX, _WIDE = re.compile(r"display\s*:\s*inline-block", re.I), re.compile(r"(?<![\w-])(?:min-)?width\s*:\s*[1-9]", re.I)
+_BOXES = frozenset("img svg button".split())
+"""Elements with room of their own on a line."""
+_INLINE = frozenset(
+    "span font a b i u em strong small big sup sub mark ins del cite code abbr acronym q time label kbd samp var dfn "
+    "tt bdi bdo data output nobr wbr".split()
+)
+_NOT_READ = frozenset("iframe video audio canvas object".split())
+_NOT_SHOWN = _NOT_READ - {"object"} | {*"template noframes datalist title desc metadata".split()}
+"""Elements without a text of the page; those of drawings say what is drawn."""
 _BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()
 """Elements that stand apart, which the layout would run together with what is beside them; ``text`` of drawings."""
 _FORMULAS = {"mfrac": "/", "msup": "^", "msub": "_"} | dict.fromkeys(("msubsup", "mroot", "munderover", "mtr"), " ")
@@ -316,6 +341,8 @@ _CSS_STYLES = {
 }
 _LIST_STYLES = {"none": "none", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
+_MOST_EMPTY = 20
+"""Elements without a text between one and the text beside it."""
 _SPARE_CELLS = 10_000
 """Cells that merged ones may add to a page, besides as many as it has."""
 _REPEATED = 200

@@ -37,8 +37,8 @@ class _Attached(NamedTuple):
 def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the mail's headers, its texts in order and the names of what is attached.
 
-    Of a body in several forms the plain one is read, unless it is blank. The subject is the title. What is attached is
-    not read: save it as a file of its own.
+    Of a body in several forms the plain one is read, unless another one has words that it lacks. The subject is the
+    title. What is attached is not read: save it as a file of its own.
 
     Raises SourceError: ``broken``, or as `infra.sources.html.parse_html`.
     """
@@ -96,7 +96,8 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("broken", "it is no Outlook mail, or a damaged one; save it again as .msg or .eml") from error
     if blank(plain) and not html and rich:
         raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
-    text = plain if not blank(plain) or not html else _page(html, request)
+    forms = {"text/plain": "" if blank(plain) else plain, "text/html": _page(html, request) if html else ""}
+    text = forms.get(_preferred(forms), plain)
     yield _laid_out({name: " ".join(said.split()) for name, said in heads.items() if said}, [text], attached)
 
 
@@ -136,7 +137,7 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         for form in part.iter_parts():
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
-        chosen = _preferred({name: "".join("".join(texts).split()) for name, (texts, _) in forms.items()})
+        chosen = _preferred({name: "\n".join(texts) for name, (texts, _) in forms.items()})
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())
@@ -158,16 +159,22 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
 def _preferred(said: Mapping[str, str]) -> str:
     """Return the form of a body that is read, by what each says: the plainest with half of the most letters.
 
-    A plain form may only say that there is another, and does not say what is struck through or raised: where another
-    form does, that is read. One with pictures is ``multipart/related``.
+    But another such form is read that has words, or marks of raised and struck text, which the plain one lacks: mail
+    programs show it. One with pictures is ``multipart/related``.
     """
-    letters = {name: len(text) for name, text in said.items()}
+    letters = {name: len("".join(_LINK.sub("", text).split())) for name, text in said.items()}
     order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
     kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
     most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
     whole = [kind for kind in kinds if 2 * letters[kind] >= most]
+    plain = set(re.findall(r"\w+", said.get("text/plain", "")))
+    richer = [kind for kind in whole if kind in order[1:4] and not plain.issuperset(re.findall(r"\w+", said[kind]))]
     telling = [kind for kind in whole if kind != "text/plain" and re.search(r"~~\S|\d\^", said[kind])]
-    return next(iter(telling + whole), "")
+    return next(iter(telling + richer + whole), "")
+
+
+_LINK = re.compile(r"https?://\S+")
+"""Plain forms write out where links lead."""
 
 
 def _text(body: Any, request: ParseRequest) -> str:

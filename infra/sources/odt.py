@@ -6,11 +6,12 @@ and footers after it, and numbers of lists are computed.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, raised, struck, unread, within
+from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
 from infra.sources.decoding import clean
 from infra.sources.office import attribute, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
@@ -20,7 +21,10 @@ _HIDDEN = frozenset(
     "tracked-changes sequence-decls variable-decls user-field-decls forms hidden-text ruby-text script desc".split()
 )
 _BREAKS = {"tab": "\t", "line-break": "\n"}
-_ASIDES = {"note": "Footnote", "annotation": "Comment"} | dict.fromkeys(("text-box", "custom-shape", "rect"), "")
+_SHAPES = (
+    "text-box custom-shape rect line polyline polygon regular-polygon path circle ellipse connector caption".split()
+)
+_ASIDES = {"note": "Footnote", "annotation": "Comment"} | dict.fromkeys(_SHAPES, "")
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_REPEATED = 63
 """Cells and blanks that one element may stand for."""
@@ -46,14 +50,38 @@ _PARTS = ("content.xml", "styles.xml", "meta.xml")
 
 
 def _lines(body: Any, parts: dict[str, Any]) -> Iterator[str]:
-    styles = [one for name in ("styles.xml", "content.xml") if name in parts for one in parts[name].iter()]
-    numbers = _Numbers(styles)
-    looks = {attribute(one, "name"): _look(one) for one in styles if local_name(one) == "style"}
-    beside = [one for one in styles if local_name(one).startswith(("header", "footer"))]  # also of first pages
+    own, others = (list(parts[name].iter()) if name in parts else [] for name in ("content.xml", "styles.xml"))
+    numbers, values = (
+        _Numbers([*others, *own]),
+        dict(_form_value(one) for forms in body.iter("{*}forms") for one in forms.iter("*")),
+    )
+    beside = [one for page in _used_pages([*others, *own]) for one in page if attribute(one, "display") != "false"]
     for kind in ("header", "body", "footer"):
+        styles = [*others, *own] if kind == "body" else others  # automatic styles of the two have the same names
         for part in [body] if kind == "body" else [one for one in beside if local_name(one).startswith(kind)]:
-            lines = _Text(numbers, looks).blocks(part)
+            lines = _Text(numbers, _Looks(styles), values).blocks(part)
             yield from lines if kind == "body" else (line for line in lines if line.strip())
+
+
+def _used_pages(elements: list[Any]) -> list[Any]:
+    """Return the kinds of pages that are used: a file keeps the headers of others."""
+    pages = {attribute(one, "name"): one for one in elements if local_name(one) == "master-page"}
+    used = {attribute(one, "master-page-name") for one in elements} | set(list(pages)[:1])
+    for _ in pages:
+        used |= {attribute(page, "next-style-name") for name, page in pages.items() if name in used}
+    return [page for name, page in pages.items() if name in used]
+
+
+def _form_value(control: Any) -> tuple[str, str]:
+    """Return the id of a form's control, and what it shows."""
+    kind, said = local_name(control), attribute(control, "current-value") or attribute(control, "value")
+    if kind in ("checkbox", "radio"):
+        ticked = "checked" in (attribute(control, "current-state"), attribute(control, "state"))
+        chosen = ticked or attribute(control, "current-selected") == "true"
+        said = f"{'☒' if chosen else '☐'} {attribute(control, 'label')}".strip()
+    elif kind == "listbox":
+        said = ", ".join(attribute(one, "label") for one in control if attribute(one, "current-selected") == "true")
+    return attribute(control, "id"), "" if kind in ("hidden", "password", "button", "file") else said
 
 
 def _not_read(body: Any) -> Counter[str]:
@@ -80,18 +108,30 @@ def _centimetres(frame: Any, side: str) -> float:
         return 0.0
 
 
-def _look(style: Any) -> str:
-    shape = child(style, "text-properties")
-    if attribute(shape, "display") == "none":
-        return "hidden"
-    if attribute(shape, "text-line-through-style") not in ("", "none"):
-        return "struck"
-    return "raised" if re.match("super|[1-9]", attribute(shape, "text-position")) else ""
+class _Looks:
+    """How letters look by the style of a paragraph or of words: hidden, struck through, raised (16.29.8 and 20.331)."""
+
+    def __init__(self, styles: Iterable[Any]) -> None:
+        self._styles = {attribute(one, "name"): one for one in styles if local_name(one) == "style"}
+        self.of = cache(self._of)
+
+    def _of(self, name: str, depth: int = 0) -> dict[str, str]:
+        style = self._styles.get(name)
+        if style is None or depth > _MOST_STYLES:
+            return {}
+        shape = child(style, "text-properties")
+        own = {key: value for key in _TELLING if (value := attribute(shape, key))}
+        return {**self._of(attribute(style, "parent-style-name"), depth + 1), **own}
+
+
+_TELLING = ("display", "text-line-through-style", "text-position")
+_MOST_STYLES = 20
+"""Styles that are based one on another."""
 
 
 class _Text:
-    def __init__(self, numbers: "_Numbers", looks: Mapping[str, str]) -> None:
-        self._numbers, self._looks = numbers, looks
+    def __init__(self, numbers: "_Numbers", looks: _Looks, values: Mapping[str, str]) -> None:
+        self._numbers, self._looks, self._values = numbers, looks, values
         self._asides: list[str] = []
 
     def blocks(self, element: Any, listed: "_Place | None" = None) -> Iterator[str]:
@@ -105,38 +145,54 @@ class _Text:
                 yield from self._list(part, listed)
             elif name == "table":
                 yield from self._table(part)
-            elif name not in _HIDDEN and attribute(part, "display") != "none":
+            elif (
+                name not in _HIDDEN and attribute(part, "display") != "none" and attribute(part, "is-hidden") != "true"
+            ):
                 yield from self.blocks(part)
 
     def _paragraph(self, paragraph: Any, listed: "_Place | None") -> Iterator[str]:
-        words: list[str] = []
-        self._inline(paragraph, words)
-        yield self._numbers.next(paragraph, listed) + "".join(words)
+        words, look = TextLine(), self._looks.of(attribute(paragraph, "style-name"))
+        hidden = any(attribute(one, "is-hidden") == "true" for one in paragraph.iter("{*}hidden-paragraph"))
+        self._inline(paragraph, words, {**look, "display": "none"} if hidden else look)
+        if words.text or (look.get("display") != "none" and not hidden):
+            yield self._numbers.next(paragraph, listed) + words.text
         asides, self._asides = self._asides, []
         yield from asides
 
-    def _inline(self, element: Any, words: list[str]) -> None:
-        words.append(" ".join((element.text or "").split("\n")))
+    def _inline(self, element: Any, words: TextLine, look: dict[str, str]) -> None:
+        self._say(element.text, words, look)
         for part in element:
             name = "desc" if ":svg-" in str(part.tag) else local_name(part)  # a picture has a title that is not shown
+            own = {**look, **self._looks.of(attribute(part, "style-name"))}
             if name in _BREAKS:
-                words.append(_BREAKS[name])
+                words.add(_BREAKS[name])
             elif name == "s":
-                words.append(" " * min(integer(part, "c", 1), _MOST_REPEATED))
+                words.add(" " * min(integer(part, "c", 1), _MOST_REPEATED))
+            elif name == "control":
+                self._say(self._values.get(attribute(part, "control")), words, look)
             elif name in _ASIDES:
                 self._aside(part, _ASIDES[name])
-            elif name not in _HIDDEN and (look := self._looks.get(attribute(part, "style-name"))) != "hidden":
-                start = len(words)
-                self._inline(part, words)
-                if look == "struck":
-                    words[start:] = [struck("".join(words[start:]))]
-                if look == "raised":
-                    words[start:] = [raised("".join(words[start:]), "".join(words[max(0, start - 2) : start]))]
-            words.append(" ".join((part.tail or "").split("\n")))
+            elif (
+                name not in _HIDDEN
+                and attribute(part, "display") != "none"
+                and (own.get("display") != "none" or look.get("display") == "none")
+            ):
+                self._inline(part, words, own)
+            self._say(part.tail, words, look)
+
+    def _say(self, text: str | None, words: TextLine, look: dict[str, str]) -> None:
+        if text and look.get("display") != "none":
+            above, below = (re.match(sign, look.get("text-position", "")) for sign in ("super|[1-9]", "sub|-"))
+            strike = look.get("text-line-through-style", "none") != "none"
+            words.add(" ".join(text.split("\n")), above=bool(above), below=bool(below), struck=strike)
 
     def _aside(self, part: Any, label: str) -> None:
         body = child(part, "note-body") if label == "Footnote" else part
-        lines = [line for line in _Text(self._numbers, self._looks).blocks(body if body is not None else ()) if line]
+        lines = [
+            line
+            for line in _Text(self._numbers, self._looks, self._values).blocks(body if body is not None else ())
+            if line
+        ]
         if label and lines:
             kind = "Endnote" if attribute(part, "note-class") == "endnote" else label
             lines = [f"{kind}: {' '.join(line.strip() for line in lines)}"]

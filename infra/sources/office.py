@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from infra.sources.base import ParseRequest, counted, raised, struck
+from infra.sources.base import ParseRequest, TextLine, counted
 from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
@@ -90,15 +90,15 @@ def drawn_lines(element: Any) -> Iterator[str]:
     for paragraph in element.iter("{*}p"):
         if body is not paragraph.getparent():
             counts, body = {}, paragraph.getparent()
-        marks, line = {"t": None, "br": " ", "tab": "\t"}, ""
+        marks, line = {"t": None, "br": " ", "tab": "\t"}, TextLine()
         for one in paragraph.iter("{*}t", "{*}br", "{*}tab"):
-            word = marks[local_name(one)] or one.text or ""
             look = child(one.getparent(), "rPr")
-            word = raised(word, line) if integer(look, "baseline", 0) > 0 else word
-            old = attribute(look, "strike") in ("sngStrike", "dblStrike")
-            line = (line + struck(word)).replace("~~~~", "") if old else line + word
-        if line.strip():
-            yield _number(paragraph, counts) + line.strip()
+            shift, strike = attribute(look, "baseline"), attribute(look, "strike")
+            below, above = shift.startswith("-"), integer(look, "baseline", 0) > 0
+            said = marks[local_name(one)] or one.text or ""
+            line.add(said, above=above, below=below, struck=strike in ("sngStrike", "dblStrike"))
+        if text := line.text.strip():
+            yield _number(paragraph, counts) + text
 
 
 _NUMBERS = {

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
@@ -119,18 +120,18 @@ def _page(document: Any, index: int) -> tuple[str, int]:
 
 
 def _with_powers(page: Any) -> str:
-    """Return the text of a text page, with ``^`` before small numbers that stand above the line behind others."""
+    """Return the text of a text page, with ``^`` before small numbers that stand above the line, a blank after them."""
     text: str = page.get_text_range()
     parts, done = list[str](), 0
     wide = [place for place, char in enumerate(text) if char > "\uffff"]  # two places each, for pdfium
     for number in _NUMBER.finditer(text):
         shift = bisect_left(wide, number.start())
-        (line, size), above = _look(page, number.start() + shift), False
-        for place in range(number.start() + 1, number.end()):
-            height, small = _look(page, place + shift)
-            was, above = above, small < size and height - line > 0.15 * size
-            if above and not was:
-                parts, done = [*parts, text[done:place], "^"], place
+        looks = [_look(page, place + shift) for place in range(*number.span())]
+        line, size = max(looks, key=lambda look: look[1])
+        raised = [small < size and height - line > 0.15 * size for height, small in looks]
+        for place, (was, above) in enumerate(pairwise(raised), number.start() + 1):
+            if above != was and (above or text[place].isdigit()):
+                parts, done = [*parts, text[done:place], "^" if above else " "], place
     return "".join([*parts, text[done:]])
 
 

@@ -65,8 +65,10 @@ class _Presentation:
 
 
 def _shapes(tree: Any) -> Iterator[Any]:
-    """Yield the shapes of a tree, those of its groups among them."""
+    """Yield the shapes of a tree that are shown, those of its groups among them."""
     for one in tree if tree is not None else ():
+        if attribute(next(one.iter("{*}cNvPr"), None), "hidden") in ("1", "true"):
+            continue
         if local_name(one) in ("grpSp", "AlternateContent", "Choice"):
             yield from _shapes(one)
         elif local_name(one) in ("sp", "graphicFrame", "pic"):

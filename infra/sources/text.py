@@ -4,9 +4,10 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, raised, struck, unread
+from infra.sources.base import Parsed, ParseRequest, TextLine, unread
 from infra.sources.decoding import SYMBOL, clean, decode
 from memagent.errors import SourceError
 
@@ -49,11 +50,11 @@ def _heading(line: str) -> str:
 _RTF = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'([0-9a-f]{2})|\\([^a-z])|[{}]|[^\\{}]+", re.IGNORECASE)
 _RTF_OBJECT = re.compile(r"\{\\object\b")
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
+_RTF_NOTES = {"footnote": "Footnote: ", "annotation": "Comment: "}
 _RTF_READ = {
     **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\n"),
     **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext", "upr", "ud"), ""),
-    "footnote": "\nFootnote: ",
-    "annotation": "\nComment: ",
+    **_RTF_NOTES,
     **dict.fromkeys(("cell", "nestcell"), "\t"),
 }
 """Groups with text of the document that are among striprtf's `destinations`, and ends of cells, and what they say."""
@@ -93,10 +94,9 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     pages |= dict.fromkeys(_RTF_SYMBOL.findall(font_table_group(whole)), "symbol")
     whole = _RTF_SIGN.sub(lambda field: rf"{{\uc1\u{ord(SYMBOL.get(int(field[1]), '�'))}?}}", whole)
     try:
-        text = "".join(_rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages))
-        text = text.replace("~~~~", "") if r"\strike" in whole else text
+        text = _rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages)
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
-        name = "".join(_rtf_text(f"{page.group() if page else ''} {title.group(1)}", {})) if title else ""
+        name = _rtf_text(f"{page.group() if page else ''} {title.group(1)}", {}) if title else ""
     except (ValueError, OverflowError) as error:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
@@ -119,68 +119,117 @@ def _first_group(source: str) -> tuple[str, str | None]:
     return "".join(kept) + source[after:], None
 
 
-def _rtf_text(source: str, pages: Mapping[str, str]) -> Iterator[str]:
-    """Yield the text without what is deleted or hidden; groups of `_RTF_READ` are read as if part of the body.
+class _Notes:
+    """The text of a document, whose notes wait for the end of the paragraph that has their mark."""
+
+    def __init__(self) -> None:
+        self._line, self._notes = TextLine(), list[TextLine]()
+        self._level = 0
+        """Of the group of the note that is open; 0: none is."""
+
+    def begin(self, label: str, level: int) -> None:
+        if not self._level:
+            self._level = level
+            self._notes.append(TextLine())
+        self._notes[-1].add(label)
+
+    def end_group(self, level: int) -> None:
+        self._level = self._level if level >= self._level else 0
+
+    def add(self, said: str, look: "_Look") -> None:
+        line = self._notes[-1] if self._level else self._line
+        line.add(said, above=look.above, below=look.below, struck=look.struck)
+        if not self._level and said.endswith("\n"):
+            self._line.add("".join(f"{note}\n" for note in self._written()))
+
+    def text(self) -> str:
+        return "\n".join([self._line.text, *self._written()])
+
+    def _written(self) -> list[str]:
+        notes, self._notes = self._notes, []
+        return [" ".join(note.text.split()) for note in notes]
+
+
+@dataclass(slots=True)
+class _Look:
+    """How the letters of a group are to be read and shown."""
+
+    page: str
+    hidden: bool = False
+    left_out: bool = False
+    substitutes: int = 1
+    above: bool = False
+    below: bool = False
+    struck: bool = False
+
+    def shift(self, word: str, value: str) -> None:
+        on = value not in _RTF_OFF
+        if word in ("super", "nosupersub", "sub", "plain", "up", "dn"):
+            self.above, self.below = word in ("super", "up") and on, word in ("sub", "dn") and on
+        if word in ("strike", "striked", "plain"):
+            self.struck = word != "plain" and on
+
+
+def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
+    """Return the text without what is deleted or hidden; groups of `_RTF_READ` are read as if part of the body.
 
     Args:
         pages: code pages by font; one that is not there, or is empty, is the document's.
     """
     from striprtf.striprtf import destinations, specialchars
 
-    ansi = page = "cp1252"
+    ansi = "cp1252"
     default = "0"  # a font, also where no `deff` names it
-    hidden = left_out = starred = above = old = False
-    before = ""
-    substitutes, skip = 1, 0
-    groups, letters = list[tuple[bool, bool, int, str, bool, bool]](), bytearray()
+    starred, skip = False, 0
+    look, groups, letters, notes = _Look(ansi), list[_Look](), bytearray(), _Notes()
     for found in _RTF.finditer(source + "}"):
         mark, (word, value, escaped, char) = found.group(), found.groups("")
         if escaped or mark[0] not in "\\{}":
             # The two bytes of a letter may be an escape and an ASCII character.
             data = bytes.fromhex(escaped) or mark.encode("latin-1").translate(None, b"\r\n")
-            letters += data[skip:] if not hidden and not left_out else b""
+            letters += data[skip:] if not look.hidden and not look.left_out else b""
             skip = max(0, skip - len(data))
             continue
         if letters:
-            text = letters.decode("latin-1").translate(SYMBOL) if page == "symbol" else letters.decode(page, "replace")
-            before = raised(text, before) if above else text
-            yield struck(before) if old else before
+            is_symbol = look.page == "symbol"
+            text = letters.decode("latin-1" if is_symbol else look.page, "replace")
+            notes.add(text.translate(SYMBOL) if is_symbol else text, look)
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
-            groups.append((hidden, left_out, substitutes, page, above, old))
+            groups.append(replace(look))
         elif mark == "}" and groups:
-            hidden, left_out, substitutes, page, above, old = groups.pop()
+            look = groups.pop()
+            notes.end_group(len(groups))
         elif mark == "\\*":
             starred = True  # a group that a reader may leave out; the next word says which
             continue
         elif word in ("v", "deleted"):
-            hidden = value not in _RTF_OFF
+            look.hidden = value not in _RTF_OFF
         elif word in ("ansicpg", "mac", "pc", "pca"):
-            ansi = page = _known_page(f"cp{value}" if value else word)
+            ansi = look.page = _known_page(f"cp{value}" if value else word)
         elif word in ("deff", "plain", "f"):
-            hidden, default = hidden and word != "plain", value if word == "deff" else default
-            page = pages.get(value if word == "f" else default) or ansi
+            look.hidden, default = look.hidden and word != "plain", value if word == "deff" else default
+            look.page = pages.get(value if word == "f" else default) or ansi
         elif word == "uc":
-            substitutes = max(0, int(value or 1))
+            look.substitutes = max(0, int(value or 1))
         elif word == "u" and value:
-            said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), substitutes
-            said = said.translate(SYMBOL) if page == "symbol" else said
+            said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), look.substitutes
+            said = said.translate(SYMBOL) if look.page == "symbol" else said
+        look.shift(word, value)
         if word in _RTF_READ:
             said = _RTF_READ[word]
             # The first half of a text that is there twice is ASCII, the second one Unicode.
-            hidden = word == "upr" or (hidden if word != "ud" else len(groups) > 1 and groups[-2][0])
+            look.hidden = word == "upr" or (look.hidden if word != "ud" else len(groups) > 1 and groups[-2].hidden)
+            if word in _RTF_NOTES and not look.hidden and not look.left_out:
+                notes.begin(said, len(groups))
+                said = ""
         elif starred or word in destinations:
-            left_out = True
+            look.left_out = True
         starred = False
-        if word in ("super", "nosupersub", "sub", "plain", "up", "dn"):
-            above = word in ("super", "up") and value not in _RTF_OFF
-        if word in ("strike", "striked", "plain"):
-            old = word != "plain" and value not in _RTF_OFF
-        said = raised(said, before) if above and word == "u" else said
-        if said and not left_out and (not hidden or said[0] in "\n\t"):  # hidden marks keep lines and cells apart
-            yield struck(said) if old else said
-            before = said
+        if said and not look.left_out and (not look.hidden or said[0] in "\n\t"):  # else lines and cells run together
+            notes.add(said, look)
+    return notes.text()
 
 
 def _known_page(name: str) -> str:

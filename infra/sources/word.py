@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from infra.sources.base import Parsed, ParseRequest, counted, raised, struck, unread, within
+from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
 from infra.sources.decoding import SYMBOL, clean
 from infra.sources.office import OfficeArchive, attribute, child, integer, local_name, not_read, opened
 
@@ -50,6 +50,8 @@ _PRIVATE = re.compile("[\uf000-\uf0ff]")
 _MOST_COLUMNS = 63
 """Columns of a table in Word."""
 _MOST_LEVELS = 9
+_LIFTED = 4
+"""Half points from which on a run that is lifted is raised; a lesser shift is for the eye."""
 
 
 def parse_docx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -81,14 +83,24 @@ class _Document:
         codes = "".join((one.text or "") + attribute(one, "instr") for one in body.iter("{*}instrText", "{*}fldSimple"))
         self.not_read["automatic number"] = len(_NUMBERING.findall(codes))
         self.not_read["formula"] = len(re.findall(r"\bEQ\s", codes))
-        used = [one for one in body.iter() if local_name(one) in ("headerReference", "footerReference")]
-        beside = [self._parts.get(name, ("", "")) for name in dict.fromkeys(attribute(one, "id") for one in used)]
+        beside = [self._parts.get(name, ("", "")) for name in self._printed_beside(body)]
         for kind in ("header", "", "footer"):
             if not kind:
                 yield from _Text(self._numbers, self._notes).blocks(body)
             for part in (path for found, path in beside if found and found == kind):
                 lines = _Text(self._numbers, self._notes).blocks(self._archive.xml(part))
                 yield from (line for line in lines if line.strip())
+
+    def _printed_beside(self, body: Any) -> list[str]:
+        """Return the ids of the headers and footers that are printed: others stay in a file that were switched off."""
+        kinds = {"default"} | ({"even"} if _is_on(child(self._of_kind("settings"), "evenAndOddHeaders")) else set())
+        given, used = dict[tuple[str, str], str](), list[str]()
+        for section in (one for one in body.iter() if local_name(one) == "sectPr"):
+            own = [one for one in section if local_name(one) in ("headerReference", "footerReference")]
+            given |= {(local_name(one), attribute(one, "type")): attribute(one, "id") for one in own}
+            printed = kinds | ({"first"} if _is_on(child(section, "titlePg")) else set())
+            used += [name for (_, kind), name in given.items() if (kind or "default") in printed]
+        return list(dict.fromkeys(used))
 
     def _of_kind(self, kind: str) -> Any:
         part = next((path for found, path in self._parts.values() if found == kind), None)
@@ -114,6 +126,8 @@ class _Text:
             if name == "p":
                 yield from self._paragraph(part)
             elif name == "tbl":
+                joined, self._joined = self._joined, ""
+                yield from [joined] if joined else []
                 yield from self._table(part)
             elif name == "AlternateContent":
                 yield from self.blocks(_chosen(part))
@@ -125,10 +139,10 @@ class _Text:
 
     def _paragraph(self, paragraph: Any) -> Iterator[str]:
         settings = child(paragraph, "pPr")
-        words: list[str] = []
+        words = TextLine()
         self._style = attribute(child(settings, "pStyle"), "val")
         self._inline(paragraph, words)
-        text = self._joined + "".join(words)
+        text = self._joined + words.text
         self._fields = [state for state in self._fields if state != "code"]  # a damaged field must not swallow the rest
         mark = child(settings, "rPr")
         hidden = _is_on(child(mark, "vanish")) and not text
@@ -140,13 +154,13 @@ class _Text:
         asides, self._asides = self._asides, []
         yield from asides
 
-    def _inline(self, element: Any, words: list[str]) -> None:
+    def _inline(self, element: Any, words: TextLine) -> None:
         for part in element:
             name = local_name(part)
             if name in _HIDDEN:
                 continue
             if name == "r" and self._has(part, "vanish"):  # it is hidden
-                self._inline(part, [])  # for the fields that begin and end in it
+                self._inline(part, TextLine())  # for the fields that begin and end in it
             elif name == "fldChar":
                 self._field(part, words)
             elif name in _NOTES:
@@ -157,30 +171,30 @@ class _Text:
             elif name == "AlternateContent":
                 self._inline(_chosen(part), words)
             elif name in _MATH:
-                own: list[str] = []
+                own = TextLine()
                 self._inline(part, own)
-                words.append(_MATH[name] + _bracketed("".join(own), part) if any(own) else "")
+                words.add(_MATH[name] + _bracketed(own.text, part) if own.text else "")
+            elif name == "r":
+                run = TextLine()
+                self._inline(part, run)
+                place = attribute(self._given(part, "vertAlign"), "val")
+                above = place == "superscript" or integer(self._given(part, "position"), "val", 0) >= _LIFTED
+                strike = self._has(part, "strike", "dstrike")
+                words.add(run.text, above=above, below=place == "subscript", struck=strike)
             elif name == "textpath":  # a watermark, or other lettering
                 self._asides += filter(None, [attribute(part, "string")])
             elif name not in _WORDS:
                 if name == "nary":
-                    words.append(attribute(child(child(part, "naryPr"), "chr"), "val") or "∫")
+                    words.add(attribute(child(child(part, "naryPr"), "chr"), "val") or "∫")
                 start = len(words)
                 self._inline(part, words)
-                after = part.getnext() if name in _BETWEEN and any(words[start:]) else None
+                if name == "inline":  # a picture
+                    words.gap()
+                after = part.getnext() if name in _BETWEEN and len(words) > start else None
                 if after is not None and local_name(after) in (name, "e"):
-                    words.append(_BETWEEN[name])
-                place = attribute(self._given(part, "vertAlign"), "val") if name == "r" else ""
-                if place == "superscript":
-                    before = "".join(words[max(0, start - 2) : start]).removesuffix("~~")
-                    words[start:] = [raised("".join(words[start:]), before)]
-                elif place == "subscript" and [one[:1] for one in words[start - 2 : start]] in (["^", "/"], ["^", "⁄"]):
-                    words[start - 2] = f" {words[start - 2][1:]}"  # 5 1/2
-                if name == "r" and self._has(part, "strike", "dstrike"):
-                    last = words[start - 1 : start] if "".join(words[start - 1 : start]).endswith("~~") else []
-                    words[start - len(last) :] = [struck("".join(words[start:]), *last)]
+                    words.add(_BETWEEN[name])
             elif "code" not in self._fields:
-                words.append(_word(part))
+                words.add(_word(part))
 
     def _given(self, run: Any, setting: str) -> Any:
         return self._numbers.given(child(run, "rPr"), setting, self._style)
@@ -188,10 +202,10 @@ class _Text:
     def _has(self, run: Any, *switches: str) -> bool:
         return any(_is_on(self._given(run, switch)) for switch in switches)
 
-    def _field(self, mark: Any, words: list[str]) -> None:
+    def _field(self, mark: Any, words: TextLine) -> None:
         kind = attribute(mark, "fldCharType")
         if kind == "begin":
-            words.append(_form_value(mark))
+            words.add(_form_value(mark))
             self._fields.append("code")
         elif kind == "separate" and self._fields:
             self._fields[-1] = "result"

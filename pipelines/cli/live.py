@@ -196,14 +196,17 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
     total = counts.get("total", 0)
     seconds, outside = summary.get("seconds") or 0.0, summary.get("outside_scope") or ()
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    unmatched = failures(summary).get("no-document", 0)  # questions, and not ones on a document
+    shared = _shared(counts, unmatched)
     rows: list[tuple[str, str]] = [
         ("sources", _sources(summary)),
         ("documents", _documents(summary)),
         (
             "asked",
             f"{number(total)}: {number(counts.get('read_now', 0))} read now, "
-            f"{number(counts.get('answered_before', 0))} answered before, {number(counts.get('failed', 0))} failed"
-            + (f", {number(shared)} on the text of another document" if (shared := _shared(counts)) else "")
+            f"{number(counts.get('answered_before', 0))} answered before, "
+            f"{number(counts.get('failed', 0) - unmatched)} failed"
+            + (f", {number(shared)} on the text of another document" if shared else "")
             + (f", {number(counts['unread'])} left: the budget is spent" if counts.get("unread") else ""),
         ),
         (
@@ -321,10 +324,10 @@ def pairs(rows: Iterable[tuple[str, str | Text]]) -> Table:
     return table
 
 
-def _shared(counts: Mapping[str, int]) -> int:
+def _shared(counts: Mapping[str, int], unmatched: int) -> int:
     """Return how many questions on documents are answered by a reading of the same text."""
     kinds = ("read_now", "answered_before", "failed", "unread")
-    return max(0, counts.get("total", 0) - sum(counts.get(kind, 0) for kind in kinds))
+    return max(0, counts.get("total", 0) + unmatched - sum(counts.get(kind, 0) for kind in kinds))
 
 
 def _sources(summary: Mapping[str, Any]) -> str:

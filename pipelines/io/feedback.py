@@ -177,6 +177,9 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         if surrogate := half(value):
             raise UsageError(f"{where}: field {name!r} holds {surrogate}, an unpaired surrogate")
     verdict = values["verdict"].strip().lower()
+    by_reader = "corrected" not in (verdict, values["review"]) and {"answer", "engine_answer"} <= row.keys()
+    if by_reader and values["answer"].split() != values["engine_answer"].split():  # they are exported as one text
+        raise UsageError(f"{where}: {_EDITED}")
     if not verdict:
         return None
     if verdict not in COUNTING:
@@ -187,13 +190,10 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
     if "answer" not in row and (verdict == "corrected" or on_correction):
         raise UsageError(f"{where}: corrected to what? Add a column 'answer' (empty: the documents do not say)")
     answer = right_answer(values["answer"].strip()) if verdict == "corrected" or on_correction else ""
-    was_edited = values["answer"].split() != values["engine_answer"].split()  # they are exported as one text
     if verdict == "accepted" and on_correction:
         verdict = "corrected"
     elif verdict == "rejected" and on_correction:
         answer = answer or ABSENT
-    elif verdict != "corrected" and {"answer", "engine_answer"} <= row.keys() and was_edited:
-        raise UsageError(f"{where}: {_EDITED}")
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     shown = values["answer"] or None if kind == "accepted" and "engine_answer" not in row else None
     return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction=on_correction, shown=shown)

@@ -76,11 +76,13 @@ class ReportRow:
 
     @property
     def right(self) -> bool | None:
-        """Whether the answer contains a gold answer; None without gold. A failure is wrong."""
+        """Whether the answer, as people are shown it, contains a gold answer; None without gold. A failure is wrong."""
         gold = self.plan["gold"]
         if gold is None:
             return None
-        return self.answer is not None and containment(self.answer["answer"], gold) == 1.0
+        if self.answer is None:
+            return False
+        return containment(self.review.answer if self.review else self.answer["answer"], gold) == 1.0
 
 
 def load_run(store: Store, run_id: str) -> ReportedRun:
@@ -88,7 +90,7 @@ def load_run(store: Store, run_id: str) -> ReportedRun:
     rows = Table(store, "runs").read(filters=(ds.field("run_id") == run_id) & ENDED).to_pylist()
     if not rows:
         raise UsageError(
-            f"the store has no finished run {run_id!r}: see `memagent runs`, or start the same command again "
+            f"the store has no finished run {run_id!r}: see `memagent status CORPUS`, or start the same command again "
             "to finish a run that was interrupted"
         )
     row = rows[-1]

@@ -14,6 +14,7 @@ _NAMES = (
             "style": "style",
             "draw": "drawing",
             "svg": "svg-compatible",
+            "form": "form",
         }.items()
     )
     + ' xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:xml="http://www.w3.org/XML/1998/namespace"'

@@ -191,6 +191,15 @@ def test_sources_that_could_not_be_read_count_as_failures():
     assert failures({"readings": {}, "failures_by_reason": {}, "ingest": {"quarantined": {}}}) == {}
 
 
+def test_a_question_about_no_document_is_not_one_of_those_on_a_document():
+    to = console()
+    counts = {"total": 4, "read_now": 2, "answered_before": 0, "failed": 1}
+    summary(to, {"readings": counts, "failures_by_reason": {"no-document": 1}})
+    said_of = "4: 2 read now, 0 answered before, 0 failed, 2 on the text of another document"
+    text = " ".join(said(to).split())
+    assert said_of in text and "1 no-document" in text
+
+
 def test_summary_prints_other_shapes_as_they_stand():
     to = console()
     summary(

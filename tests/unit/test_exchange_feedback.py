@@ -62,3 +62,8 @@ def test_an_edited_answer_is_refused_where_the_verdict_is_not_corrected(tmp_path
     path.write_text("\n".join(["reading_id,verdict,answer,review,engine_answer", *rows]))
     with pytest.raises(UsageError, match=r"csv, line 4: its answer .* set verdict to corrected"):
         load_verdicts(path)
+    path.write_text("\n".join(["reading_id,verdict,answer,review,engine_answer", rows[0], "r2,,4471903,,4471902"]))
+    with pytest.raises(UsageError, match=r"csv, line 4: its answer .* set verdict to corrected"):
+        load_verdicts(path)
+    path.write_text("\n".join(["reading_id,verdict,answer,review,engine_answer", "r2,,4471903,corrected,4471902"]))
+    assert load_verdicts(path) == ([], 1)

@@ -2,6 +2,7 @@ import base64
 import hashlib
 import json
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent.errors import UsageError
-from pipelines.report.data import load_progress
+from memagent.quality.verdicts import Review
+from pipelines.report.data import ReportRow, load_progress
 from pipelines.report.details import pack
 from pipelines.report.page import build, write
 from pipelines.views.memory import noted_spans
@@ -101,6 +103,14 @@ def test_right_and_wrong_follow_the_gold_answers(page: Page):
     assert rows["contract-0001.txt", "law"][5:7] == [["New York"], True]
     assert rows["contract-0001.txt", "cap"][3:7] == ["", 0, [""], True]
     assert rows["contract-0003.txt", "cap"][5:7] == [None, None]
+
+
+@pytest.mark.parametrize(("said", "right"), [("Utah", True), ("Nevada", False)])
+def test_a_corrected_answer_is_judged_as_people_are_shown_it(said: str, right: bool):
+    answer = {"answer": "Nevada" if right else "Utah", "found": True}
+    review = Review("corrected", said, (), datetime(2026, 11, 24, tzinfo=UTC))
+    row = ReportRow({"gold": ["Utah"]}, answer, None, review)  # type: ignore[typeddict-item]
+    assert row.right is right
 
 
 def test_a_reading_holds_evidence_memory_and_document(page: Page):

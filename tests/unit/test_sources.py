@@ -174,6 +174,13 @@ def test_a_named_file_may_be_gone_and_an_empty_source_is_kept(
         assert not listing.covered(f"{tmp_path}/b.md")
 
 
+def test_what_another_source_covers_is_gone_where_a_folder_in_it_is_empty(tmp_path: Path) -> None:
+    root = tree(tmp_path, "a.txt", "sub/b.txt")
+    (tmp_path / "sub" / "b.txt").unlink()
+    listing = list_sources([str(root), f"{root}/sub"], lambda: [f"{root}/a.txt", f"{root}/sub/b.txt"])
+    assert not listing.unusable and listing.covered(f"{root}/sub/b.txt")
+
+
 def test_a_folder_that_cannot_be_listed_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, "a.txt", "locked/b.txt")
     scan = os.scandir

@@ -170,3 +170,36 @@ def test_the_limit_of_a_field_is_put_back() -> None:
     before = csv.field_size_limit()
     assert len(list(parse_csv(io.BytesIO(b"text\nseven\n"), request(max_bytes=100)))) == 1
     assert csv.field_size_limit() == before
+
+
+_SAID = {
+    "de": "Der Käufer schuldet dem Verkäufer die fällige Überweisung; größere Mängel müssen schriftlich gerügt werden.",
+    "pl": "Strony ustalają, że każda spółka z ograniczoną odpowiedzialnością zapłaci żądaną kwotę w ciągu 30 dni.",
+    "cs": "Kupující je povinen zaplatit žádanou částku do třiceti dnů ode dne doručení faktury; později se účtují.",
+    "fr": "La redevance de 500 € est due le premier jour du mois; l'œuvre reste la propriété de l'éditeur.",
+    "ru": "Покупатель обязан оплатить товар в течение тридцати дней со дня получения счёта.",
+    "hu": "A vevő köteles a számla kézhezvételétől számított harminc napon belül megfizetni az összeget.",
+    "signs": "“Never” – said the ‘buyer’ … it’s 5 €, naïve café • §3 ©2019 ½ cup, 25 °C, 5 m², ±3%",
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "encodings"),
+    [
+        ("de", "cp1252 cp850 cp437 mac_roman iso8859-15"),
+        ("pl", "cp1250 iso8859-2 cp852"),
+        ("cs", "cp1250 iso8859-2 cp852"),
+        ("fr", "cp1252 iso8859-15 mac_roman"),
+        ("ru", "cp1251 koi8-r iso8859-5 mac_cyrillic cp866"),
+        ("hu", "cp1250 iso8859-2 cp852"),
+        ("signs", "cp1252"),
+    ],
+)
+def test_code_pages_of_older_systems_are_told_apart_by_what_they_say(said, encodings):
+    for encoding in encodings.split():
+        assert decode(_SAID[said].encode(encoding))[0] == _SAID[said], encoding
+
+
+def test_no_encoding_is_better_than_one_that_makes_signs_of_letters():
+    with pytest.raises(SourceError, match="encoding unknown"):
+        decode("Þorsteinn greiðir þrjátíu þúsund krónur ".encode("cp861") * 4 + b"\x81\x8d\x9d")

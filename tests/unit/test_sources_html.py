@@ -136,6 +136,12 @@ def test_formulas_are_said_on_a_line(source, said):
         ("Loss 2023<span style='float:right'>-500</span>", "Loss 2023 -500"),
         ("Fee 2<span style='float:right'>.50</span> <i style='padding:4px'>x</i>, y", "Fee 2 .50 x, y"),
         ("<span style='padding:0'>wo</span><b style='font-size:12px'>rd</b>", "word"),
+        ("<label style='float:left;width:90px'>Rent 2024</label><span>1500</span>", "Rent 2024 1500"),
+        ("<code style='padding:0 4px'>12</code><code style='padding:0 4px'>34</code>", "12 34"),
+        ("<div style='display:grid'><time>56</time><label>78</label></div>", "56 78"),
+        ("12<img src=i.png>5, 12<svg><desc>by me</desc></svg><span>5</span>, 1<canvas></canvas>2", "12 5, 12 5, 1 2"),
+        ("<button>1</button><button>2</button>", "1 2"),
+        ("1<span style='width:50px'>000</span>", "1000"),
     ],
 )
 def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
@@ -160,6 +166,16 @@ def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
         ("<style>ol.a{list-style-type:lower-alpha}</style><ol class=a><li>x</ol>", "a. x"),
         ("1,2<b style='vertical-align:1pt'>34</b>, 12<i style='position:relative;top:-1px'>4</i>", "1,234, 124"),
         ("<table><td>100<td style='top:-4px'>25</table>", "100\t25"),
+        ("<sup>1</sup>10 days, <sup>2</sup> x", "1 10 days, 2 x"),
+        ("<table><td>Fee<td><sup>2</sup>500</table>", "Fee\t2 500"),
+        ("500<a id=r></a><sup>2</sup>, 7<wbr><sup>2</sup>, 8<span hidden>x</span><sup>2</sup>", "500^2, 7^2, 8^2"),
+        ("10<mark><sup>6</sup></mark>, 500<cite style='vertical-align:super'>2</cite>", "10^6, 500^2"),
+        ("500<br><sup>2</sup> x", "500\n2 x"),
+        ("log<sub>2</sub>8, 10<sub>2</sub>, H<sub>2</sub>O", "log2 8, 10_2, H2O"),
+        ("<style>.o{text-decoration:line-through} .o{text-decoration:none}</style><i class=o>kept</i>", "kept"),
+        ("<style>.o{text-decoration:line-through}</style><i class=o style='text-decoration:none'>kept</i>", "kept"),
+        ("<style>@media print{.o{text-decoration:line-through}}</style><i class=o>kept</i>", "kept"),
+        ("<del style='text-decoration:none'>kept</del> <pre>~~~~</pre>", "kept\n~~~~"),
     ],
 )
 def test_struck_and_raised_text_is_known_by_its_style(source, said):

@@ -83,8 +83,18 @@ PLAIN, HTML_PART, PDF = (
     [
         (
             parts("alternative", PLAIN, parts("mixed", HTML_PART, PDF, part("text/html", "<p>two</p>"))),
+            "one\n\ntwo\n\nAttachment: c.pdf",
+            1,
+        ),
+        (
+            parts("alternative", PLAIN, parts("mixed", part("text/html", "<p>plain</p>"), PDF)),
             "plain\n\nAttachment: c.pdf",
             1,
+        ),
+        (
+            parts("alternative", part("text/plain", "See https://example.org/a/b"), part("text/html", "<b>See</b> c")),
+            "See c",
+            0,
         ),
         (
             parts("alternative", parts("mixed", HTML_PART, PDF, part("text/html", "<p>two</p>"))),
@@ -92,7 +102,7 @@ PLAIN, HTML_PART, PDF = (
             1,
         ),
         (parts("alternative", HTML_PART, part("text/html", "<p>two</p>"), HTML_PART), "one\n\ntwo", 0),
-        (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "plain", 0),
+        (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "one", 0),
         (
             parts("alternative", part("text/plain", "5 7 kg, 106"), part("text/html", "<s>5</s> 7, 10<sup>6</sup>")),
             "~~5~~ 7, 10^6",
@@ -107,7 +117,7 @@ PLAIN, HTML_PART, PDF = (
         ),
         (
             parts("alternative", PLAIN, parts("related", HTML_PART, part("image/png", "x", "logo.png", "inline"))),
-            "plain",
+            "one\n\nAttachment: logo.png",
             0,
         ),
         (parts("alternative", part("application/pdf", "x")), "\n\nAttachment: application/pdf", 1),

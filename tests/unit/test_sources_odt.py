@@ -64,24 +64,56 @@ def test_powers_are_no_digits_of_their_number():
 def test_what_is_struck_through_is_marked():
     style = '<style:style style:name="T1"><style:text-properties style:text-line-through-style="solid"/></style:style>'
     assert text(p('pay <text:span text:style-name="T1">1</text:span>2'), automatic=style) == "pay ~~1~~2"
+    based = '<style:style style:name="{}" style:parent-style-name="T1"><style:text-properties {}/></style:style>'
+    style += based.format("T2", "") + based.format("T3", "style:text-line-through-style='none'")
+    inside = 'a <text:span text:style-name="T3">b</text:span><text:span>c</text:span>'
+    body = f'<text:p text:style-name="T2">{inside}</text:p>' + p('<text:span text:style-name="T3">d</text:span>')
+    assert text(body, automatic=style) == "~~a ~~b~~c~~\nd", "also by the style of a paragraph, and of one that it has"
 
 
 def test_headers_of_first_and_left_pages_are_read():
     kinds = ("header", "header-first", "footer-left")
     masters = "".join(f"<style:{kind}><text:p>{kind}</text:p></style:{kind}>" for kind in kinds)
+    masters = f"<style:master-page>{masters}</style:master-page>"
     assert text(p("Body"), styles=masters).split("\n") == ["header", "header-first", "Body", "footer-left"]
+
+
+def test_headers_that_are_off_and_those_of_unused_pages_are_left_out():
+    off = "<style:header-left style:display='false'><text:p>OFF</text:p></style:header-left>"
+
+    def page(name: str, inside: str = "", then: str = "") -> str:
+        inside += f"<style:header><text:p>{name}</text:p></style:header>"
+        return f"<style:master-page style:name='{name}' style:next-style-name='{then}'>{inside}</style:master-page>"
+
+    masters = page("Standard", off) + page("HTML") + page("First", then="Next") + page("Next")
+    style = '<style:style style:name="P1" style:master-page-name="First"/>'
+    said = text('<text:p text:style-name="P1">Body</text:p>', styles=masters, automatic=style)
+    assert said.split("\n") == ["Standard", "First", "Next", "Body"]
+
+
+def test_what_forms_show_is_read():
+    fields = "<form:text form:id='a' form:current-value='1,275 euros'/><form:password form:id='d' form:value='no'/>"
+    fields += "<form:checkbox form:id='b' form:label='Agree' form:current-state='checked'/>"
+    chosen = "<form:option form:label='Mai'/><form:option form:label='June' form:current-selected='true'/>"
+    fields += f"<form:listbox form:id='c'>{chosen}</form:listbox>"
+    body = f"<office:forms><form:form>{fields}</form:form></office:forms>"
+    controls = " ".join(f"<draw:control draw:control='{name}'/>" for name in "abcd")
+    assert text(body + p(f"Rent: {controls}.")) == "Rent: 1,275 euros ☒ Agree June ."
 
 
 def test_a_shape_stands_after_its_paragraph_without_what_says_what_is_drawn():
     shape = "<draw:custom-shape><svg:title>Box</svg:title><text:p>One</text:p><text:p>Two</text:p></draw:custom-shape>"
     picture = "<draw:frame><draw:image/><svg:title>T</svg:title><svg:desc>A tree</svg:desc></draw:frame>"
-    assert text(p(f"Be{shape}fo{picture}re")).split("\n") == ["Before", "One", "Two"]
+    line = "<draw:line><text:p>Three</text:p></draw:line>"
+    assert text(p(f"Be{shape}fo{picture}r{line}e")).split("\n") == ["Before", "One", "Two", "Three"]
 
 
 def test_hidden_text_is_left_out():
     style = '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
     body = p('The term is <text:span text:style-name="H">two </text:span>three years.')
     body += f'<text:section text:display="none">{p("secret")}</text:section>'
+    body += '<text:p text:style-name="H">secret</text:p>' + p('<text:hidden-paragraph text:is-hidden="true"/>secret')
+    body += f'<text:section text:display="condition" text:is-hidden="true">{p("secret")}</text:section>'
     assert text(body, automatic=style) == "The term is three years."
 
 

@@ -56,6 +56,8 @@ def test_small_digits_above_the_line_are_no_digits_of_their_number():
     several = " ".join(f"{size} 0 0 {size} {x} {700 if size == 12 else 703} Tm ({said}) Tj" for size, x, said in places)
     assert "10^3-10^4-20" in parsed(f"BT /F 1 Tf {several} ET").text
     assert "10^6" in parsed(f"BT {scaled} ET").text
+    note = "/F 7 Tf 5 Ts (1) Tj 0 Ts /F 12 Tf (10 days) Tj"
+    assert "1 10 days" in parsed(f"BT /F 12 Tf 50 700 Td {note} ET").text
     assert words == "10^-6 m, 1,000^12 to (5)^3 of 2020-21".split()
 
 

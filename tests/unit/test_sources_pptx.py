@@ -48,6 +48,16 @@ def test_what_is_struck_through_is_marked():
     assert document.text == "~~EUR 500~~ EUR 900"
 
 
+def test_hidden_shapes_are_left_out_and_digits_of_another_height_kept_apart():
+    hidden = "<p:sp><p:nvSpPr><p:cNvPr hidden='1'/></p:nvSpPr><a:p><a:r><a:t>secret</a:t></a:r></a:p></p:sp>"
+    runs = (("1", 30000, ""), ("10 days, 10", 0, ""), ("6", 30000, "sngStrike"), (" log", 0, ""), ("2", -25000, ""))
+    words = "".join(
+        f"<a:r><a:rPr baseline='{shift}' strike='{strike}'/><a:t>{said}</a:t></a:r>" for said, shift, strike in runs
+    )
+    said = parsed(pptx({"s": f"{hidden}<p:sp><a:p>{words}<a:r><a:t>8</a:t></a:r></a:p></p:sp>"})).text
+    assert said == "1 10 days, 10~~^6~~ log2 8"
+
+
 def test_numbers_of_lists_are_written():
     def item(text: str, *, kind: str = "arabicPeriod", level: int = 0, start: str = "") -> str:
         number = f"<a:buAutoNum type='{kind}' {start}/>" if kind else ""

@@ -108,6 +108,41 @@ def test_headers_stand_before_the_body_and_footers_after_it_each_once():
     assert text(body, parts).splitlines() == ["Ref KX-5501", "Dear all,", "Leeds"]
 
 
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ((("1", "superscript"), ("10 days", "")), "1 10 days"),
+        ((("log", ""), ("2", "subscript"), ("8", "")), "log2 8"),
+        ((("10", ""), ("2", "subscript"), (", H", ""), ("2", "subscript"), ("O", "")), "10_2, H2O"),
+        ((("10", ""), ("", ""), ("", ""), ("6", "superscript"), (" m", "")), "10^6 m"),
+        ((("5", ""), ("1", "superscript"), ("/", ""), ("2", "subscript"), (" kg", "")), "5 1/2 kg"),
+    ],
+)
+def test_digits_of_another_height_are_not_digits_of_the_number_beside_them(runs, said):
+    words = "".join(
+        f'<w:r><w:rPr><w:vertAlign w:val="{place}"/></w:rPr><w:t xml:space="preserve">{part}</w:t></w:r>'
+        for part, place in runs
+    )
+    assert text(paragraph(words)) == said
+    lifted = '<w:r><w:rPr><w:position w:val="6"/></w:rPr><w:t>6</w:t></w:r>'
+    assert text(paragraph(run("10") + lifted)) == "10^6"
+
+
+def test_headers_that_are_switched_off_are_not_read():
+    parts = {f"header{n}": paragraph(run(f"H{n}")) for n in range(1, 6)}
+    marks = "".join(
+        f'<w:headerReference r:id="header{n}" w:type="{kind}"/>'
+        for n, kind in enumerate(("default", "first", "even"), 1)
+    )
+    first = paragraph(run("one"), f"<w:sectPr>{marks}</w:sectPr>")
+    assert text(first, parts) == "H1\none"
+    own = '<w:headerReference r:id="header4" w:type="default"/>'
+    last = f"<w:sectPr>{own}<w:titlePg/></w:sectPr>"
+    assert text(first + last, parts) == "H1\nH4\nH2\none", "the second section has the first one's first page"
+    settings = {"settings": "<w:evenAndOddHeaders/>"}
+    assert text(first, parts | settings) == "H1\nH3\none"
+
+
 def test_a_text_box_that_is_there_in_two_forms_is_read_once_after_its_paragraph():
     box = f"<w:txbxContent>{paragraph(run('boxed'))}</w:txbxContent>"
     both = f"<mc:AlternateContent><mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback></mc:AlternateContent>"
