@@ -263,7 +263,7 @@ def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
         more = _others(question["gone_count"] - len(gone))
         lines.append(("no longer asked", Text(f"{number(question['gone_count'])}: " + ", ".join(gone) + more)))
     if not question["changed_count"] and not question["new_count"] and not question["gone_count"]:
-        lines.append(("", Text("nothing changed since the digest before", "dim")))
+        lines.append(("", Text("no answer is new or changed", "dim")))
     return lines
 
 
