@@ -177,7 +177,7 @@ class TextLine:
     def __init__(self) -> None:
         self._parts, self._tail = list[str](), ""
         self._shift, self._struck = "", False
-        self._raised_at = -1
+        self._raised_at = -2
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -195,16 +195,20 @@ class TextLine:
         """Add a run. Digits of another height do not become digits of the number beside them."""
         if not said:
             return
+        if struck and len(said) > 1 and _BREAK.search(said):  # each line and cell has marks of its own
+            for part in _BREAK.split(said):
+                self.add(part, above=above, below=below, struck=struck)
+            return
         shift = "above" if above else "below" if below else ""
         written = said
         if shift != self._shift:
-            if above:
+            if above and self._shift != "gap":
                 written = raised(said, self._tail)
-            elif below and "".join(self._parts[self._raised_at + 1 :]) in ("/", "⁄") and self._raised_at >= 0:
+            elif below and len(self._parts) == self._raised_at + 2 and self._parts[-1] in ("/", "⁄"):
                 self._parts[self._raised_at] = self._parts[self._raised_at].replace("^", " ")  # 5 1/2
             elif said[0].isdigit() and self._tail[-1:].isdigit():
                 written = f"_{said}" if below else f" {said}"
-        if (struck and "\n" not in said and (self._struck or bool(said.strip()))) != self._struck:
+        if (struck and not _BREAK.match(said) and (self._struck or bool(said.strip()))) != self._struck:
             self._parts.append("~~")
             self._struck = not self._struck
         if above:
@@ -213,6 +217,7 @@ class TextLine:
         self._shift, self._tail = shift, (self._tail + written)[-_TAIL:]
 
 
+_BREAK = re.compile("([\t\n])")
 _TAIL = 16
 """Characters of a line that say what a raised run behind them is."""
 

@@ -34,8 +34,9 @@ _OTHERS = [*(f"cp{number}" for number in (1251, 1253, 1255, 1256, 874)), "koi8-r
 _OLDER = "iso8859-2 iso8859-15 mac_roman cp850 cp437 cp852 mac_cyrillic cp866 iso8859-5 cp1252".split()
 """Code pages of DOS, of older Macs and Unixes: where no newer one makes a plausible text."""
 _HIGH = re.compile(r"[^\x00-\x7f]")
-_ODD_SHARE = 0.02
 _ACCENTS = "ˇ˘˙˛˝˜ˆ¨¯¸"
+_LEAST_ODD, _MOST_ODD = 2, 8
+"""Odd signs with which a newer code page stands back, if an older one has eight times fewer; those of none at all."""
 _BROWSER_LABELS = {
     **dict.fromkeys(("ascii", "us-ascii", "iso8859-1", "iso-8859-1", "latin1", "latin-1", "iso_8859-1"), "cp1252"),
     **dict.fromkeys(("iso-8859-9", "iso8859-9", "latin5"), "cp1254"),
@@ -178,11 +179,16 @@ def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
     high = sum(byte > 127 for byte in sample) / len(sample)
     pages = [*_LATIN, *_WIDE] if high < _LATIN_SHARE else [*_LATIN, *_WIDE, *_OTHERS]
     # A short Western text with few accents gives no statistics.
-    western = ["cp1252"] if high < 2 * _LATIN_SHARE else []
-    for found in [*_guesses(sample, pages, newer=True), *western, *_guesses(sample, _OLDER, newer=False)]:
-        name = codecs.lookup(found).name
-        if _decodes(data, name, complete) and _is_plausible(sample.decode(name, "ignore")):
-            return name
+    newer = [*_guesses(sample, pages, newer=True), *(["cp1252"] if high < 2 * _LATIN_SHARE else [])]
+    found = next((one for one in newer if _decodes(data, one, complete)), None)
+    odd = _odd_signs(sample.decode(found, "ignore")) if found else _MOST_ODD
+    if found and (odd < _LEAST_ODD or codecs.lookup(found).name in _WIDE):
+        return codecs.lookup(found).name
+    for older in _guesses(sample, _OLDER, newer=False):
+        if _decodes(data, older, complete) and 8 * _odd_signs(sample.decode(older, "ignore")) <= odd:
+            return codecs.lookup(older).name
+    if found:
+        return codecs.lookup(found).name
     raise SourceError("encoding", "encoding unknown; save it as UTF-8")
 
 
@@ -192,20 +198,25 @@ def _guesses(sample: bytes, pages: list[str], *, newer: bool) -> list[str]:
     return [guess["encoding"] or "ascii" for guess in guesses if guess["confidence"] >= least]
 
 
-def _is_plausible(text: str) -> bool:
-    """Whether a text looks like one in its language: another encoding's bytes are signs and capitals within words."""
-    high = [*_HIGH.finditer(text, 0, _SAMPLE // 4)]
-    czech = "ě" in text or "ř" in text or "ů" in text
+def _odd_signs(text: str) -> int:
+    """Count what another encoding makes of letters: signs and capitals within words, and words of several scripts."""
+    letters = set(text)
+    czech = bool(letters & set("ěřů")) and not letters & set("łęńż")
     odd = 0
-    for found in high:
+    for found in _HIGH.finditer(text, 0, _SAMPLE // 4):
         char, left, right = found[0], text[found.start() - 1 : found.start()], text[found.end() : found.end() + 1]
+        inside = left.isalpha() and right.isalpha()
         if char.isalpha() and char not in _ACCENTS:
-            scripts = {_script(one) for one in (left, char) if one.isalpha()}
-            odd += (char.isupper() and left.islower()) or len(scripts - {""}) > 1 or (czech and char in "ąľ")
+            scripts = {_script(one) for one in (left, char, right) if one.isalpha()} - {""}
+            torn = (char.isupper() and left.islower()) or (char.islower() and right.isupper())
+            odd += 2 if czech and char in "ąľ" else torn or len(scripts) > 1
+        elif char <= "\x9f" or char == "¤":
+            odd += 3
+        elif unicodedata.category(char) in ("Sm", "So", "Sk", "No") and char not in "×°©®№²³":
+            odd += right.isalpha() or (left.isalpha() and char in "±¶")
         else:
-            odd += char <= "\x9f" or char in "¤" or (left.isalpha() and char in "±¶")
-            odd += right.isalpha() and (char in "½¼¾†‡" or (left.isalpha() and char in f"„‚‹¬¦×÷{_ACCENTS}"))
-    return odd <= _ODD_SHARE * len(high)
+            odd += 2 * (inside and char in f"„‚‹†‡¶¦{_ACCENTS}") + (inside and char in "–—…")
+    return odd
 
 
 def _script(letter: str) -> str:

@@ -3,6 +3,7 @@
 import posixpath
 import re
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import islice
@@ -36,7 +37,7 @@ _STRUCK = re.compile(r"<(/?)(?:s|strike)(?=[\s/>])", re.I)
 """Elements that libxml2 ends before a paragraph in them, and browsers do not; as ``del`` they go on."""
 
 
-def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+def parse_html(stream: BinaryIO, request: ParseRequest, *, is_mail: bool = False) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
     Raises:
@@ -68,7 +69,7 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
-    prepare(tree)
+    prepare(tree, is_mail=is_mail)
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
@@ -76,12 +77,12 @@ def parse_html(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
-def prepare(tree: Any) -> None:
+def prepare(tree: Any, *, is_mail: bool = False) -> None:
     """Change a page's tree (lxml) so that its layout as text says what a browser shows.
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    _apply_sheets(tree)
+    _apply_sheets(tree, _TELLING_IN_MAIL if is_mail else _TELLING)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
@@ -109,13 +110,15 @@ def prepare(tree: Any) -> None:
         spare = _spread(table, spare)
 
 
-def _apply_sheets(tree: Any) -> None:
+def _apply_sheets(tree: Any, telling: re.Pattern[str]) -> None:
     """Give elements the style of their class where the page itself has a simple rule that changes what is said."""
-    rules = dict[str, str]()
+    given = defaultdict[str, dict[str, str]](dict)
     for sheet in tree.iter("style"):
         for selectors, said in _RULE.findall(_NO_RULE.sub("", sheet.text or "")):
-            if _TELLING.search(said):
-                rules |= {name: f"{rules.get(name, '')}; {said}" for name in _CLASS.findall(selectors)}
+            if declared := {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}:
+                for name in _CLASS.findall(selectors):
+                    given[name].update(declared)
+    rules = {name: "; ".join(declared.values()) for name, declared in given.items()}
     for element in tree.iter("*") if rules else ():
         if styles := [rules[name] for name in element.get("class", "").split() if name in rules]:
             element.set("style", "; ".join([*styles, element.get("style", "")]))
@@ -173,7 +176,7 @@ def _as_struck(text: str | None) -> str | None:
 
 
 def _put_around(element: Any, left: str, right: str) -> None:
-    element.text = left + (element.text or "").lstrip()
+    element.text = left + (element.text or "").lstrip() if left else element.text or ""
     if len(element):
         element[-1].tail = f"{element[-1].tail or ''}{right}"
     else:
@@ -202,6 +205,13 @@ def _beside(element: Any, *, before: bool) -> str:
 def _set_apart(element: Any) -> None:
     """Put spaces where the look of an element on a line sets it apart; not after the first letter of a word."""
     said, behind = element.text_content(), _beside(element, before=False)
+    if element.tag in _WITHIN_WORDS:
+        first, last = said[:1] or behind[:1], said[-1:] or _beside(element, before=True)[-1:]
+        if first.isdigit() and _beside(element, before=True)[-1:].isdigit():
+            element.text = f" {element.text or ''}"
+        if last.isdigit() and behind[:1].isdigit():
+            element.tail = f" {element.tail or ''}"
+        return
     if len(said.strip()) == 1 and said.strip().isalpha() and behind[:1].islower():
         return
     if not _CLOSING.match(said) and _beside(element, before=True)[-1:] not in ("", *"([“‘/-"):
@@ -299,10 +309,10 @@ _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'no
 """Pages in a page that are shown: others count its visitors."""
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
 _CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
-_NO_RULE = re.compile(
-    r"/\*.*?\*/|<!--|-->|@[^;{]*;|@media\s+print[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I
-)
-_TELLING = re.compile(r"text-decoration|vertical-align\s*:\s*super|list-style", re.I)
+_NO_RULE = re.compile(r"/\*.*?\*/|<!--|-->|@[^;{]*;|@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I)
+_TELLING = re.compile(r"(?<![\w-])(?:text-decoration|vertical-align|list-style)(?:-line|-type)?\s*:[^;]*", re.I)
+_TELLING_IN_MAIL = re.compile(rf"{_TELLING.pattern}|(?<![\w-])display\s*:\s*none", re.I)
+"""Nothing in a mail is shown by a click."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
     r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I
@@ -324,6 +334,8 @@ _INLINE = frozenset(
     "span font a b i u em strong small big sup sub mark ins del cite code abbr acronym q time label kbd samp var dfn "
     "tt bdi bdo data output nobr wbr".split()
 )
+_WITHIN_WORDS = frozenset("code mark kbd samp var dfn tt abbr acronym q cite ins del img svg".split())
+"""Elements that stand in words as well, with a little room around them."""
 _NOT_READ = frozenset("iframe video audio canvas object".split())
 _NOT_SHOWN = _NOT_READ - {"object"} | {*"template noframes datalist title desc metadata".split()}
 """Elements without a text of the page; those of drawings say what is drawn."""

@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from email import policy
@@ -97,7 +98,9 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     if blank(plain) and not html and rich:
         raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
     forms = {"text/plain": "" if blank(plain) else plain, "text/html": _page(html, request) if html else ""}
-    text = forms.get(_preferred(forms), plain)
+    chosen, is_less = _preferred(forms)
+    attached += [_Attached(_OTHER_FORM)] if is_less else []
+    text = forms.get(chosen, plain)
     yield _laid_out({name: " ".join(said.split()) for name, said in heads.items() if said}, [text], attached)
 
 
@@ -124,8 +127,10 @@ def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]
         "",
         "\n\n".join(text.strip("\n") for text in texts),
     ]
-    lines += ["", *(f"Attachment: {' '.join(one.name.split())}" for one in attached)] if attached else []
-    warnings = unread({"attachment": sum(one.matters for one in attached)})
+    names = [" ".join(one.name.split()) for one in attached if one.name != _OTHER_FORM]
+    lines += ["", *(f"Attachment: {name}" for name in names)] if names else []
+    matter = Counter(_OTHER_FORM if one.name == _OTHER_FORM else "attachment" for one in attached if one.matters)
+    warnings = unread(matter)
     return Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822", warnings=warnings)
 
 
@@ -137,7 +142,8 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         for form in part.iter_parts():
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
-        chosen = _preferred({name: "\n".join(texts) for name, (texts, _) in forms.items()})
+        chosen, is_less = _preferred({name: "\n".join(texts) for name, (texts, _) in forms.items()})
+        attached += [_Attached(_OTHER_FORM)] if is_less else []
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())
@@ -156,25 +162,36 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         attached.append(_Attached(part.get_filename() or kind, matters=not logo or size > _LOGO_CHARS))
 
 
-def _preferred(said: Mapping[str, str]) -> str:
-    """Return the form of a body that is read, by what each says: the plainest with half of the most letters.
+def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the form of a body that is read, by what each says, and whether another one has more that matters.
 
-    But another such form is read that has words, or marks of raised and struck text, which the plain one lacks: mail
-    programs show it. One with pictures is ``multipart/related``.
+    It is the plainest with half of the most letters; but one with words, or marks of raised and struck text, that the
+    plain form lacks, if it has all of that one's words. One with pictures is ``multipart/related``. A plain form marks
+    what it quotes.
     """
     letters = {name: len("".join(_LINK.sub("", text).split())) for name, text in said.items()}
     order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
     kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
     most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
     whole = [kind for kind in kinds if 2 * letters[kind] >= most]
-    plain = set(re.findall(r"\w+", said.get("text/plain", "")))
-    richer = [kind for kind in whole if kind in order[1:4] and not plain.issuperset(re.findall(r"\w+", said[kind]))]
     telling = [kind for kind in whole if kind != "text/plain" and re.search(r"~~\S|\d\^", said[kind])]
-    return next(iter(telling + richer + whole), "")
+    if telling or whole[:1] != ["text/plain"]:
+        return next(iter(telling + whole), ""), False
+    words = {kind: set(_WORD.findall(_LINK.sub("", said[kind]))) for kind in whole if kind in order[:4]}
+    plain, is_quoting = words.pop("text/plain"), re.search(r"(?m)^ ?>", said["text/plain"])
+    for kind, others in words.items():
+        if others > plain and not is_quoting:
+            return kind, False
+    more = [others - plain for others in words.values()]
+    return "text/plain", any(len(one) >= _MANY_WORDS or re.search(r"\d", "".join(one)) for one in more)
 
 
-_LINK = re.compile(r"https?://\S+")
+_LINK = re.compile(r"<?https?://\S+")
 """Plain forms write out where links lead."""
+_WORD = re.compile(r"[^\W_]+")
+_MANY_WORDS = 10
+"""Words of another form that matter; fewer lead to a browser, or name a program."""
+_OTHER_FORM = "another form of the text with more words"
 
 
 def _text(body: Any, request: ParseRequest) -> str:
@@ -189,5 +206,5 @@ def _text(body: Any, request: ParseRequest) -> str:
 
 
 def _page(data: bytes, request: ParseRequest) -> str:
-    (page,) = parse_html(BytesIO(data), request)
+    (page,) = parse_html(BytesIO(data), request, is_mail=True)
     return page.text

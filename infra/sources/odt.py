@@ -81,6 +81,8 @@ def _form_value(control: Any) -> tuple[str, str]:
         said = f"{'☒' if chosen else '☐'} {attribute(control, 'label')}".strip()
     elif kind == "listbox":
         said = ", ".join(attribute(one, "label") for one in control if attribute(one, "current-selected") == "true")
+    elif kind == "fixed-text":
+        said = attribute(control, "label")
     return attribute(control, "id"), "" if kind in ("hidden", "password", "button", "file") else said
 
 
@@ -167,9 +169,10 @@ class _Text:
             if name in _BREAKS:
                 words.add(_BREAKS[name])
             elif name == "s":
-                words.add(" " * min(integer(part, "c", 1), _MOST_REPEATED))
+                self._say(" " * min(integer(part, "c", 1), _MOST_REPEATED), words, look)
             elif name == "control":
-                self._say(self._values.get(attribute(part, "control")), words, look)
+                value, apart = self._values.get(attribute(part, "control")), (part.tail or "x")[0].isalnum()
+                self._say(f"{value}{' ' * apart}" if value else "", words, look)
             elif name in _ASIDES:
                 self._aside(part, _ASIDES[name])
             elif (

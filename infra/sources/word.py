@@ -115,6 +115,8 @@ class _Text:
         self._fields: list[str] = []
         """Fields that are open, the innermost last: ``code`` before its result, ``result`` in it."""
         self._asides: list[str] = []
+        self._has_gap = False
+        """Whether a picture stands in the line before what comes next."""
         self._joined = ""
         """Text of a paragraph whose end was deleted: it goes on in the next one."""
         self._style = ""
@@ -181,6 +183,9 @@ class _Text:
                 above = place == "superscript" or integer(self._given(part, "position"), "val", 0) >= _LIFTED
                 strike = self._has(part, "strike", "dstrike")
                 words.add(run.text, above=above, below=place == "subscript", struck=strike)
+                if self._has_gap:
+                    words.gap()
+                    self._has_gap = False
             elif name == "textpath":  # a watermark, or other lettering
                 self._asides += filter(None, [attribute(part, "string")])
             elif name not in _WORDS:
@@ -188,8 +193,7 @@ class _Text:
                     words.add(attribute(child(child(part, "naryPr"), "chr"), "val") or "∫")
                 start = len(words)
                 self._inline(part, words)
-                if name == "inline":  # a picture
-                    words.gap()
+                self._has_gap = self._has_gap or name == "inline"  # a picture
                 after = part.getnext() if name in _BETWEEN and len(words) > start else None
                 if after is not None and local_name(after) in (name, "e"):
                     words.add(_BETWEEN[name])

@@ -142,6 +142,13 @@ def test_formulas_are_said_on_a_line(source, said):
         ("12<img src=i.png>5, 12<svg><desc>by me</desc></svg><span>5</span>, 1<canvas></canvas>2", "12 5, 12 5, 1 2"),
         ("<button>1</button><button>2</button>", "1 2"),
         ("1<span style='width:50px'>000</span>", "1000"),
+        ("<code style='padding:4px'>foo</code>s <mark style='padding:4px'>be</mark>am", "foos beam"),
+        ("W<img class=emoji>rld", "Wrld"),
+        (
+            "<style>.t{text-decoration:none} @media (max-width:9px){.t{display:none}}</style><a class=t>Call 5</a>",
+            "Call 5",
+        ),
+        ("<style>.p{display:none;text-decoration:none}</style><i class=p>30 days</i>", "30 days"),
     ],
 )
 def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):

@@ -83,11 +83,6 @@ PLAIN, HTML_PART, PDF = (
     [
         (
             parts("alternative", PLAIN, parts("mixed", HTML_PART, PDF, part("text/html", "<p>two</p>"))),
-            "one\n\ntwo\n\nAttachment: c.pdf",
-            1,
-        ),
-        (
-            parts("alternative", PLAIN, parts("mixed", part("text/html", "<p>plain</p>"), PDF)),
             "plain\n\nAttachment: c.pdf",
             1,
         ),
@@ -97,12 +92,38 @@ PLAIN, HTML_PART, PDF = (
             0,
         ),
         (
+            parts(
+                "alternative", part("text/plain", "All is due: _soon_"), part("text/html", "All is due: soon, 5 EUR")
+            ),
+            "All is due: soon, 5 EUR",
+            0,
+        ),
+        (
+            parts("alternative", part("text/plain", "All is due now"), part("text/html", "All is due: 5 EUR")),
+            "All is due now",
+            1,
+        ),
+        (
+            parts("alternative", part("text/plain", "> All?\n\nNo."), part("text/html", "<q>All?</q> No. By iOS")),
+            "> All?\n\nNo.",
+            0,
+        ),
+        (
+            parts(
+                "alternative",
+                part("text/plain", "All is due"),
+                part("text/html", "<style>.m{display:none}</style>All <i class=m>now</i> is due: 5"),
+            ),
+            "All is due: 5",
+            0,
+        ),
+        (
             parts("alternative", parts("mixed", HTML_PART, PDF, part("text/html", "<p>two</p>"))),
             "one\n\ntwo\n\nAttachment: c.pdf",
             1,
         ),
         (parts("alternative", HTML_PART, part("text/html", "<p>two</p>"), HTML_PART), "one\n\ntwo", 0),
-        (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "one", 0),
+        (parts("alternative", PLAIN, part("text/x-amp-html", "<html amp>"), HTML_PART), "plain", 0),
         (
             parts("alternative", part("text/plain", "5 7 kg, 106"), part("text/html", "<s>5</s> 7, 10<sup>6</sup>")),
             "~~5~~ 7, 10^6",
@@ -117,7 +138,7 @@ PLAIN, HTML_PART, PDF = (
         ),
         (
             parts("alternative", PLAIN, parts("related", HTML_PART, part("image/png", "x", "logo.png", "inline"))),
-            "one\n\nAttachment: logo.png",
+            "plain",
             0,
         ),
         (parts("alternative", part("application/pdf", "x")), "\n\nAttachment: application/pdf", 1),

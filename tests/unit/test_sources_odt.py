@@ -99,6 +99,8 @@ def test_what_forms_show_is_read():
     body = f"<office:forms><form:form>{fields}</form:form></office:forms>"
     controls = " ".join(f"<draw:control draw:control='{name}'/>" for name in "abcd")
     assert text(body + p(f"Rent: {controls}.")) == "Rent: 1,275 euros ☒ Agree June ."
+    beside = "<draw:control draw:control='a'/><draw:control draw:control='c'/>Rent:"
+    assert text(body + p(beside)) == "1,275 euros June Rent:"
 
 
 def test_a_shape_stands_after_its_paragraph_without_what_says_what_is_drawn():

@@ -168,7 +168,7 @@ def several(*parts: tuple[str, str], kind: str = "mixed") -> bytes:
     [
         (several(("text/plain", "one"), ("image/png", "x"), ("text/plain", "two")), ["one", "two", "image/png"], []),
         (several(("text/plain", " \n"), ("text/html", "<p>offer</p>"), kind="alternative"), ["offer"], ["<p>"]),
-        (several(("text/plain", "plain"), ("text/html", "<p>rich</p>"), kind="alternative"), ["rich"], ["plain"]),
+        (several(("text/plain", "plain"), ("text/html", "<p>rich</p>"), kind="alternative"), ["plain"], ["rich"]),
         (several(("text/html", "<p>body</p>"), ("text/plain", "list footer")), ["body", "list footer"], ["<p>"]),
         (several(("text/calendar", "SUMMARY:Boiler\nLOCATION:Room 404\nUID:77")), ["Boiler", "Room 404"], ["77"]),
     ],

@@ -124,6 +124,10 @@ def test_digits_of_another_height_are_not_digits_of_the_number_beside_them(runs,
         for part, place in runs
     )
     assert text(paragraph(words)) == said
+    old = "<w:r><w:rPr><w:strike/></w:rPr><w:t>1.</w:t><w:br/><w:t>2.</w:t></w:r>"
+    assert text(paragraph(old + run("3."))) == "~~1.~~\n~~2.~~3."
+    picture = "<w:r><w:drawing><w:inline/></w:drawing></w:r>"
+    assert text(paragraph(run("100") + picture + run("200"))) == "100 200"
     lifted = '<w:r><w:rPr><w:position w:val="6"/></w:rPr><w:t>6</w:t></w:r>'
     assert text(paragraph(run("10") + lifted)) == "10^6"
 
