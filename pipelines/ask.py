@@ -20,7 +20,7 @@ from infra.readers import ReaderSpec
 from infra.store.claims import RunningError, beat, claimed
 from infra.store.corpora import check_known, default_questions, remember, sources_of
 from infra.store.delta import Table
-from infra.store.documents import check_documents, has_documents
+from infra.store.documents import NoDocumentsError, check_documents, has_documents
 from infra.store.location import Corpus, Store, file_system
 from infra.store.runs import (
     RunExtras,
@@ -35,7 +35,7 @@ from infra.store.runs import (
 from infra.store.schemas import failure_row, now
 from infra.system.logs import PRODUCT, formatter
 from memagent.config import Config, LoggingConfig
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from memagent.questions import load_questions
 from memagent.records import Progress, Question, stable_hash
 from pipelines.io.writer import xlsx_rows
@@ -162,19 +162,25 @@ def run_readings(request: AskRequest, show: Progress | None = None) -> RunSummar
     reader = request.engine.reader if request.engine else ReaderSpec(config)
     corpus, budget = Corpus(Store(config.store), request.name), config.cost.limit if kind in _BUDGETED else None
     reading = ReadingPass(corpus, run_id, reader, config, engine=request.engine, budget=budget)
-    check_documents(corpus)
+    again = kind == "digest" and bool(run_ids(corpus, ["digest"]))
+    if not again:
+        check_documents(corpus)
     check_window(reader, questions)
     recorder = Recorder(corpus.store, run_id, show)
     work = [_work(reading.reader, question, archive) for question in questions]
     beat(corpus.store, run_id)  # before its row: a row without a heartbeat is of a run that died
     policy_id = reading.reader.policy.policy_id
-    unjudged = kind == "digest" and config.quality.withhold and bool(run_ids(corpus, ["digest"]))
+    unjudged = again and config.quality.withhold
     begin_run(corpus, run_id, kind, config=config.public(), work=work, policy_id=policy_id, withheld=unjudged)
     try:
+        if again:  # that a corpus has become empty is a failure, and its run is seen
+            check_documents(corpus)
         return _run(request, reading, recorder, started=started, work=work)
     except RunningError:
         Table(corpus.store, "runs").delete(corpus.name, run_id=[run_id])  # nothing was done
         raise
+    except NoDocumentsError as error:
+        raise MemagentError(str(error)) from error
 
 
 def _run(

@@ -212,8 +212,12 @@ def has_documents(corpus: Corpus) -> bool:
     return bool(count) and any(current_documents(corpus, ["doc_id"], bucket).num_rows for bucket in buckets(count))
 
 
+class NoDocumentsError(UsageError):
+    """A corpus has no documents, or no longer any."""
+
+
 def check_documents(corpus: Corpus) -> None:
-    """Raises UsageError: the corpus has no documents."""
+    """Raises NoDocumentsError: the corpus has none."""
     if has_documents(corpus):
         return
     name, states = corpus.name, Counter(current_sources(corpus, ["state"])["state"].to_pylist())
@@ -223,7 +227,7 @@ def check_documents(corpus: Corpus) -> None:
         f"sources that could not be read: {states['failed']} (memagent quarantine {name} says why)": states["failed"],
     }
     advice = "; ".join(text for text, count in said.items() if count) or f"memagent ingest {name} FOLDER"
-    raise UsageError(f"corpus {name!r} has no documents in {corpus.store.url}: {advice}")
+    raise NoDocumentsError(f"corpus {name!r} has no documents in {corpus.store.url}: {advice}")
 
 
 def documents_count(corpus: Corpus) -> int:

@@ -144,7 +144,7 @@ def _by_size(reader: ReaderSpec, config: Config) -> Pace:
     """Two operations for a parameter and a token of a full segment, its memory read and written."""
     size = parameters(Path(reader.folder)) if config.engine.kind == "vllm" else 0
     if not size:
-        return Pace(None, 0.0, "no run of this policy yet: the first one gives the rate")
+        return Pace(None, 0.0, "no run of this policy of more than a second yet: the first one gives the rate")
     # On CPU one core is left to scheduling, and a matrix product shows what the others compute.
     cores = max(1, usable_cores() - 1)
     flops = _GPU_FLOPS * config.pool.gpus if config.pool.gpus else format_speed().flops * cores

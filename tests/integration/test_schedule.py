@@ -12,7 +12,7 @@ from infra.store.location import Corpus
 from infra.store.runs import begin_run
 from infra.store.schemas import failure_row, now
 from memagent.config import load_config
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from pipelines.ask import digest
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
@@ -169,3 +169,13 @@ def test_the_commands(corpus, config, model_folder):
     assert shown.exit_code == 0 and f"{datetime.now(UTC):%Y-}" in shown.stdout and "completed" in shown.stdout
     assert json.loads(run.invoke(app, ["status", "c", "--scheduled", "3", *store, "--json"]).stdout)["corpus"] == "c"
     assert isinstance(run.invoke(app, ["status", "--scheduled", "3", *store]).exception, UsageError)
+
+
+def test_a_digest_of_a_corpus_that_has_become_empty_fails_and_is_seen(corpus, config, tmp_path):
+    for path in (tmp_path / "docs").iterdir():
+        path.write_text("")
+    with pytest.raises(MemagentError, match="sources without text") as failed:
+        digest("c", None, config)
+    assert not isinstance(failed.value, UsageError)
+    status = Table(corpus.store, "runs").read("c").sort_by("started_at")["status"].to_pylist()
+    assert status == ["completed", "running"], "a run without a heartbeat has died"
