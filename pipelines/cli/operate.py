@@ -107,7 +107,7 @@ def _show_costs(table: "CostTable") -> None:
     grid = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     is_run = table["by"] == "run"  # to be copied, whatever the terminal's width
     grid.add_column(table["by"], overflow="fold", no_wrap=is_run, min_width=RUN_ID_CHARS if is_run else None)
-    for name in ("runs", "tokens read", "from cache", "written", "engine time", table["currency"] or ""):
+    for name in ("runs", "tokens\nread", "from\ncache", "written", "engine\ntime", table["currency"] or ""):
         grid.add_column(name, no_wrap=True, justify="right")
     for row in [*table["rows"][:_SHOWN], table["total"]]:
         tokens = [number(row[name]) for name in ("prompt_tokens", "cached_tokens", "output_tokens")]

@@ -26,7 +26,7 @@ from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
 from infra.store.corpora import check_known, sources_of
 from infra.store.delta import Table
-from infra.store.documents import check_documents, current_sources, document_texts, documents_count
+from infra.store.documents import check_documents, column_rows, current_sources, document_texts, documents_count
 from infra.store.location import Corpus, Store
 from infra.store.runs import ENDED, new_run_id
 from infra.system.processes import usable_cores
@@ -218,8 +218,8 @@ class _NewSources:
     sources: int = 0
     rows: Sequence[pa.RecordBatch] = ()
     """`infra.sources.diff.WORK`, without those of the sample that have no text."""
-    gone: Sequence[str] = ()
-    """Ids of documents whose sources are gone."""
+    gone: Sequence[tuple[str, int]] = ()
+    """Ids of sources that are gone, and how many documents each has."""
     texts: tuple[str, ...] = ()
     chars_per_byte: float = 1.0
     texts_per_source: float = 1.0
@@ -231,7 +231,10 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
         return _NewSources()
     known = current_sources(asked.corpus)
     plan = make_ingest_plan(list(asked.sources), known, config.ingest, sources_of(asked.corpus))
-    rows, gone = plan.work, () if config.ingest.keep_deleted else plan.gone["doc_id"].to_pylist()
+    rows, gone = plan.work, list[tuple[str, int]]()
+    if not config.ingest.keep_deleted:
+        has = dict(column_rows(known, "source", "documents"))
+        gone = [(doc_id, has[source]) for source, doc_id in column_rows(plan.gone, "source", "doc_id")]
     step = max(1, rows.num_rows // _TEXTS)
     sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
     texts, textless = list[str](), list[str]()
@@ -264,12 +267,12 @@ def _add_new(plan: Plan, request: PlanRequest, new: _NewSources, guess: SegmentG
     counts, read = plan.counts, 0
     # Questions that are new: what a changed document said before is planned for already.
     unread = {text for text, left in plan.left.items() if left["readings"] >= counts["documents"]}
-    for doc_id in new.gone:
+    for doc_id, documents in new.gone:
         about = [question for question in request.questions if _is_about(question, doc_id)]
-        counts["documents"] -= bool(about)
+        counts["documents"] -= documents if about else 0
         for question in about:
-            counts["readings"] -= 1
-            counts["pending" if question.text in unread else "answered"] -= 1
+            counts["readings"] -= documents
+            counts["pending" if question.text in unread else "answered"] -= documents
     for batch in new.rows:
         for row in batch.to_pylist():
             about = [question for question in request.questions if _is_about(question, row["doc_id"])]

@@ -181,6 +181,19 @@ def test_a_dry_run_of_a_folder_writes_and_starts_nothing(store, archive, config,
     assert (again["sources_to_ingest"], again["readings_answered_before"], again["readings_to_read"]) == (0, 16, 0)
 
 
+def test_a_dry_run_takes_all_rows_of_a_table_that_is_gone_away(store, tmp_path, config):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for name in ("a", "b"):
+        rows = (json.dumps({"text": f"The pass number for amber-otter is {name}{n}."}) + "\n" for n in range(5))
+        (folder / f"{name}.jsonl").write_text("".join(rows))
+    whom = find_target(store, str(folder))
+    ask_target(whom, AskRequest(whom.corpus.name, [OTTER], config))
+    (folder / "b.jsonl").unlink()
+    dry = ask_dry_run(whom, [OTTER], config)
+    assert (dry["documents"], dry["readings"], dry["readings_answered_before"], dry["readings_to_read"]) == (5, 5, 5, 0)
+
+
 def test_a_model_that_cannot_be_is_said_before_anything_is_read(store, archive, config):
     served = load_config(
         store=config.store, engine__kind="openai", engine__model="gpt-4o-mini", engine__base_url="http://127.0.0.1:9/v1"
