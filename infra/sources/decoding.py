@@ -213,7 +213,8 @@ def _odd_signs(text: str) -> int:
         elif char <= "\x9f" or char == "¤":
             odd += 3
         elif unicodedata.category(char) in ("Sm", "So", "Sk", "No") and char not in "×°©®№²³":
-            odd += right.isalpha() or (left.isalpha() and char in "±¶")
+            alone = unicodedata.category(char) == "No" and not left.isalpha() and left not in ("'", "’")  # ½cup
+            odd += (right.isalpha() and not alone) or (left.isalpha() and char in "±¶")
         else:
             odd += 2 * (inside and char in f"„‚‹†‡¶¦{_ACCENTS}") + (inside and char in "–—…")
     return odd

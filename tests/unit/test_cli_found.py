@@ -153,4 +153,4 @@ def test_a_roll_up_without_changes_says_so_and_a_long_one_ends():
     to = console()
     show_rollup(to, [question() for _ in range(30)], "c", "run-1")
     said = to.file.getvalue()
-    assert said.count("nothing changed") == 20 and "10 more questions" in said
+    assert said.count("no answer is new or changed") == 20 and "10 more questions" in said
