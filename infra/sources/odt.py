@@ -51,10 +51,8 @@ _PARTS = ("content.xml", "styles.xml", "meta.xml")
 
 def _lines(body: Any, parts: dict[str, Any]) -> Iterator[str]:
     own, others = (list(parts[name].iter()) if name in parts else [] for name in ("content.xml", "styles.xml"))
-    numbers, values = (
-        _Numbers([*others, *own]),
-        dict(_form_value(one) for forms in body.iter("{*}forms") for one in forms.iter("*")),
-    )
+    values = dict(_form_value(one) for forms in body.iter("{*}forms") for one in forms.iter("*"))
+    numbers = _Numbers([*others, *own])
     beside = [one for page in _used_pages([*others, *own]) for one in page if attribute(one, "display") != "false"]
     for kind in ("header", "body", "footer"):
         styles = [*others, *own] if kind == "body" else others  # automatic styles of the two have the same names
@@ -66,9 +64,12 @@ def _lines(body: Any, parts: dict[str, Any]) -> Iterator[str]:
 def _used_pages(elements: list[Any]) -> list[Any]:
     """Return the kinds of pages that are used: a file keeps the headers of others."""
     pages = {attribute(one, "name"): one for one in elements if local_name(one) == "master-page"}
-    used = {attribute(one, "master-page-name") for one in elements} | set(list(pages)[:1])
-    for _ in pages:
-        used |= {attribute(page, "next-style-name") for name, page in pages.items() if name in used}
+    left = [attribute(one, "master-page-name") for one in elements] + list(pages)[:1]
+    used = set[str]()
+    while left:
+        if (name := left.pop()) in pages and name not in used:
+            used.add(name)
+            left.append(attribute(pages[name], "next-style-name"))
     return [page for name, page in pages.items() if name in used]
 
 
