@@ -304,7 +304,7 @@ def digest(
     Looks at the corpus's sources again (unless `fetch` is off), reads what is new or changed, and rolls the answers up.
     `questions` replace the default questions; None keeps them.
 
-    Raises UsageError: there are no default questions.
+    Raises UsageError: there are no default questions; MemagentError: the corpus has become empty.
     """
     started, corpus, run_id = now(), Corpus(Store(config.store), name), run_id_or_new(run_id)
     check_known(corpus)

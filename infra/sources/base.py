@@ -178,6 +178,8 @@ class TextLine:
         self._parts, self._tail = list[str](), ""
         self._shift, self._struck = "", False
         self._raised_at = -2
+        self.gap = False
+        """Whether digits that come next are another number."""
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -186,10 +188,6 @@ class TextLine:
     def text(self) -> str:
         """What it says so far."""
         return "".join(self._parts) + ("~~" if self._struck else "")
-
-    def gap(self) -> None:
-        """Set what comes next apart: digits behind it are another number."""
-        self._shift = "gap"
 
     def add(self, said: str, *, above: bool = False, below: bool = False, struck: bool = False) -> None:
         """Add a run. Digits of another height do not become digits of the number beside them."""
@@ -201,8 +199,8 @@ class TextLine:
             return
         shift = "above" if above else "below" if below else ""
         written = said
-        if shift != self._shift:
-            if above and self._shift != "gap":
+        if shift != self._shift or self.gap:
+            if above and not self.gap:
                 written = raised(said, self._tail)
             elif below and len(self._parts) == self._raised_at + 2 and self._parts[-1] in ("/", "⁄"):
                 self._parts[self._raised_at] = self._parts[self._raised_at].replace("^", " ")  # 5 1/2
@@ -214,7 +212,7 @@ class TextLine:
         if above:
             self._raised_at = len(self._parts)
         self._parts.append(written)
-        self._shift, self._tail = shift, (self._tail + written)[-_TAIL:]
+        self._shift, self._tail, self.gap = shift, (self._tail + written)[-_TAIL:], False
 
 
 _BREAK = re.compile("([\t\n])")

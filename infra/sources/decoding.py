@@ -32,7 +32,7 @@ _LATIN = [*(f"cp{number}" for number in (1250, 1252, 1254, 1257, 1258)), "iso885
 _WIDE = ["cp932", "euc_jis_2004", "cp949", "gb18030", "big5hkscs"]
 _OTHERS = [*(f"cp{number}" for number in (1251, 1253, 1255, 1256, 874)), "koi8-r", "koi8-u", "iso8859-5", "iso8859-7"]
 _OLDER = "iso8859-2 iso8859-15 mac_roman cp850 cp437 cp852 mac_cyrillic cp866 iso8859-5 cp1252".split()
-"""Code pages of DOS, of older Macs and Unixes: where no newer one makes a plausible text."""
+"""Code pages of DOS, of older Macs and Unixes."""
 _HIGH = re.compile(r"[^\x00-\x7f]")
 _ACCENTS = "ˇ˘˙˛˝˜ˆ¨¯¸"
 _LEAST_ODD, _MOST_ODD = 2, 8
@@ -194,7 +194,7 @@ def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
 
 def _guesses(sample: bytes, pages: list[str], *, newer: bool) -> list[str]:
     guesses = chardet.detect_all(sample, ignore_threshold=True, prefer_superset=newer, include_encodings=pages)
-    least = max(_LEAST_SURE, *(guess["confidence"] / 2 for guess in guesses))
+    least = max([_LEAST_SURE, *(guess["confidence"] / 2 for guess in guesses)])
     return [guess["encoding"] or "ascii" for guess in guesses if guess["confidence"] >= least]
 
 

@@ -11,7 +11,17 @@ from typing import Any, BinaryIO, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, unread, within
 from infra.sources.decoding import clean
-from infra.sources.office import OfficeArchive, attribute, child, drawn_lines, integer, local_name, not_read, opened
+from infra.sources.office import (
+    OfficeArchive,
+    attribute,
+    child,
+    drawn_lines,
+    integer,
+    is_on,
+    local_name,
+    not_read,
+    opened,
+)
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _FORMATS = {
@@ -98,7 +108,7 @@ class Workbook:
         looks = list(_children(styles, "cellXfs"))
         names = (attribute(look, "numFmtId") for look in looks)
         self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in names]
-        struck_fonts = {str(n) for n, font in enumerate(_children(styles, "fonts")) if _strikes(font)}
+        struck_fonts = {str(n) for n, font in enumerate(_children(styles, "fonts")) if is_on(child(font, "strike"))}
         self._struck = {n for n, look in enumerate(looks) if attribute(look, "fontId") in struck_fonts}
 
     def lines(self) -> Iterator[str]:
@@ -293,13 +303,8 @@ def _string(element: Any) -> str:
     for run in (element, *(one for one in element if local_name(one) == "r")):
         said, look = "".join(one.text or "" for one in run if local_name(one) == "t"), child(run, "rPr")
         place = attribute(child(look, "vertAlign"), "val")
-        line.add(said, above=place == "superscript", below=place == "subscript", struck=_strikes(look))
+        line.add(said, above=place == "superscript", below=place == "subscript", struck=is_on(child(look, "strike")))
     return _unescaped(line.text)
-
-
-def _strikes(font: Any) -> bool:
-    strike = child(font, "strike")
-    return strike is not None and attribute(strike, "val") not in ("0", "false")
 
 
 def _unescaped(text: str) -> str:

@@ -204,17 +204,16 @@ def _beside(element: Any, *, before: bool) -> str:
 
 def _set_apart(element: Any) -> None:
     """Put spaces where the look of an element on a line sets it apart; not after the first letter of a word."""
-    said, behind = element.text_content(), _beside(element, before=False)
+    said, last, behind = element.text_content(), _beside(element, before=True)[-1:], _beside(element, before=False)
     if element.tag in _WITHIN_WORDS:
-        first, last = said[:1] or behind[:1], said[-1:] or _beside(element, before=True)[-1:]
-        if first.isdigit() and _beside(element, before=True)[-1:].isdigit():
+        if last.isdigit() and (said or behind)[:1].isdigit():
             element.text = f" {element.text or ''}"
-        if last.isdigit() and behind[:1].isdigit():
+        if said[-1:].isdigit() and behind[:1].isdigit():
             element.tail = f" {element.tail or ''}"
         return
     if len(said.strip()) == 1 and said.strip().isalpha() and behind[:1].islower():
         return
-    if not _CLOSING.match(said) and _beside(element, before=True)[-1:] not in ("", *"([“‘/-"):
+    if not _CLOSING.match(said) and last not in ("", *"([“‘/-"):
         element.text = f" {element.text or ''}"
     if not _CLOSING.match(behind):
         element.tail = f" {element.tail or ''}"

@@ -28,18 +28,19 @@ _CALENDAR = re.compile(r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)
 
 
 class _Attached(NamedTuple):
-    """What is attached to a mail, or a picture in it."""
+    """What is attached to a mail, a picture in it, or another form of its text."""
 
     name: str
     matters: bool = True
     """Whether it may have text that a reader would miss."""
+    kind: str = "attachment"
 
 
 def parse_eml(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the mail's headers, its texts in order and the names of what is attached.
 
-    Of a body in several forms the plain one is read, unless another one has words that it lacks. The subject is the
-    title. What is attached is not read: save it as a file of its own.
+    Of a body in several forms the plain one is read, unless another one has all of its words and more. The subject is
+    the title. What is attached is not read: save it as a file of its own.
 
     Raises SourceError: ``broken``, or as `infra.sources.html.parse_html`.
     """
@@ -99,7 +100,7 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
     forms = {"text/plain": "" if blank(plain) else plain, "text/html": _page(html, request) if html else ""}
     chosen, is_less = _preferred(forms)
-    attached += [_Attached(_OTHER_FORM)] if is_less else []
+    attached += [_Attached("", kind=_OTHER_FORM)] if is_less else []
     text = forms.get(chosen, plain)
     yield _laid_out({name: " ".join(said.split()) for name, said in heads.items() if said}, [text], attached)
 
@@ -127,10 +128,9 @@ def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]
         "",
         "\n\n".join(text.strip("\n") for text in texts),
     ]
-    names = [" ".join(one.name.split()) for one in attached if one.name != _OTHER_FORM]
+    names = [" ".join(one.name.split()) for one in attached if one.kind != _OTHER_FORM]
     lines += ["", *(f"Attachment: {name}" for name in names)] if names else []
-    matter = Counter(_OTHER_FORM if one.name == _OTHER_FORM else "attachment" for one in attached if one.matters)
-    warnings = unread(matter)
+    warnings = unread(Counter(one.kind for one in attached if one.matters))
     return Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822", warnings=warnings)
 
 
@@ -143,7 +143,7 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
             texts, names = forms.setdefault(form.get_content_type(), ([], []))
             texts += _texts(form, request, names)
         chosen, is_less = _preferred({name: "\n".join(texts) for name, (texts, _) in forms.items()})
-        attached += [_Attached(_OTHER_FORM)] if is_less else []
+        attached += [_Attached("", kind=_OTHER_FORM)] if is_less else []
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
         yield from dict.fromkeys(forms[chosen][0] if chosen else ())

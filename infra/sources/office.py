@@ -204,6 +204,11 @@ def integer(element: Any, name: str, default: int) -> int:
     return int(value) if value.isdigit() and len(value) < 10 else default
 
 
+def is_on(switch: Any) -> bool:
+    """Whether a switch is there and is not set to off (ECMA-376 part 1, 17.17.4)."""
+    return switch is not None and attribute(switch, "val") not in ("0", "false", "off")
+
+
 def attribute(element: Any, name: str) -> str:
     """Return an attribute without regard to its namespace; empty: there is none."""
     if element is None:

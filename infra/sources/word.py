@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
 from infra.sources.decoding import SYMBOL, clean
-from infra.sources.office import OfficeArchive, attribute, child, integer, local_name, not_read, opened
+from infra.sources.office import OfficeArchive, attribute, child, integer, is_on, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _HIDDEN = frozenset(
@@ -93,12 +93,12 @@ class _Document:
 
     def _printed_beside(self, body: Any) -> list[str]:
         """Return the ids of the headers and footers that are printed: others stay in a file that were switched off."""
-        kinds = {"default"} | ({"even"} if _is_on(child(self._of_kind("settings"), "evenAndOddHeaders")) else set())
+        kinds = {"default"} | ({"even"} if is_on(child(self._of_kind("settings"), "evenAndOddHeaders")) else set())
         given, used = dict[tuple[str, str], str](), list[str]()
         for section in (one for one in body.iter() if local_name(one) == "sectPr"):
             own = [one for one in section if local_name(one) in ("headerReference", "footerReference")]
             given |= {(local_name(one), attribute(one, "type")): attribute(one, "id") for one in own}
-            printed = kinds | ({"first"} if _is_on(child(section, "titlePg")) else set())
+            printed = kinds | ({"first"} if is_on(child(section, "titlePg")) else set())
             used += [name for (_, kind), name in given.items() if (kind or "default") in printed]
         return list(dict.fromkeys(used))
 
@@ -115,8 +115,6 @@ class _Text:
         self._fields: list[str] = []
         """Fields that are open, the innermost last: ``code`` before its result, ``result`` in it."""
         self._asides: list[str] = []
-        self._has_gap = False
-        """Whether a picture stands in the line before what comes next."""
         self._joined = ""
         """Text of a paragraph whose end was deleted: it goes on in the next one."""
         self._style = ""
@@ -147,7 +145,7 @@ class _Text:
         text = self._joined + words.text
         self._fields = [state for state in self._fields if state != "code"]  # a damaged field must not swallow the rest
         mark = child(settings, "rPr")
-        hidden = _is_on(child(mark, "vanish")) and not text
+        hidden = is_on(child(mark, "vanish")) and not text
         if hidden or child(mark, "del") is not None or child(mark, "moveFrom") is not None:
             self._joined = text  # without a number: the paragraph in which it goes on has one
             return
@@ -183,9 +181,7 @@ class _Text:
                 above = place == "superscript" or integer(self._given(part, "position"), "val", 0) >= _LIFTED
                 strike = self._has(part, "strike", "dstrike")
                 words.add(run.text, above=above, below=place == "subscript", struck=strike)
-                if self._has_gap:
-                    words.gap()
-                    self._has_gap = False
+                words.gap |= run.gap
             elif name == "textpath":  # a watermark, or other lettering
                 self._asides += filter(None, [attribute(part, "string")])
             elif name not in _WORDS:
@@ -193,7 +189,7 @@ class _Text:
                     words.add(attribute(child(child(part, "naryPr"), "chr"), "val") or "∫")
                 start = len(words)
                 self._inline(part, words)
-                self._has_gap = self._has_gap or name == "inline"  # a picture
+                words.gap |= name == "inline"  # a picture
                 after = part.getnext() if name in _BETWEEN and len(words) > start else None
                 if after is not None and local_name(after) in (name, "e"):
                     words.add(_BETWEEN[name])
@@ -204,7 +200,7 @@ class _Text:
         return self._numbers.given(child(run, "rPr"), setting, self._style)
 
     def _has(self, run: Any, *switches: str) -> bool:
-        return any(_is_on(self._given(run, switch)) for switch in switches)
+        return any(is_on(self._given(run, switch)) for switch in switches)
 
     def _field(self, mark: Any, words: TextLine) -> None:
         kind = attribute(mark, "fldCharType")
@@ -405,7 +401,7 @@ def _form_value(mark: Any) -> str:
     form = child(mark, "ffData")
     if (box := child(form, "checkBox")) is not None:
         state = child(box, "checked")
-        return _TICKED if _is_on(state if state is not None else child(box, "default")) else _EMPTY
+        return _TICKED if is_on(state if state is not None else child(box, "default")) else _EMPTY
     if (choice := child(form, "ddList")) is not None:
         entries = [attribute(one, "val") for one in choice if local_name(one) == "listEntry"]
         index = integer(child(choice, "result"), "val", 0)
@@ -425,10 +421,6 @@ def _chosen(alternatives: Any) -> Any:
     choices = [one for one in alternatives if local_name(one) in ("Choice", "Fallback")]
     with_text = (one for one in choices if any(local_name(part) in ("t", "sym") for part in one.iter()))
     return next(with_text, choices[0] if choices else ())
-
-
-def _is_on(switch: Any) -> bool:
-    return switch is not None and attribute(switch, "val") not in ("0", "false", "off")
 
 
 def _inside(element: Any, name: str) -> Iterator[Any]:

@@ -233,8 +233,8 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
     plan = make_ingest_plan(list(asked.sources), known, config.ingest, sources_of(asked.corpus))
     rows, gone = plan.work, list[tuple[str, int]]()
     if not config.ingest.keep_deleted:
-        has = dict(column_rows(known, "source", "documents"))
-        gone = [(doc_id, has[source]) for source, doc_id in column_rows(plan.gone, "source", "doc_id")]
+        lost = known.filter(pc.is_in(known["source"], value_set=plan.gone["source"].combine_chunks()))
+        gone = list(column_rows(lost, "doc_id", "documents"))
     step = max(1, rows.num_rows // _TEXTS)
     sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
     texts, textless = list[str](), list[str]()
