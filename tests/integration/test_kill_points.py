@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from infra.store.delta import Table
-from infra.store.documents import current_documents, document_texts
+from infra.store.documents import current_documents, current_sources, document_texts
 from infra.store.location import Corpus, Store
 from infra.store.turns import turns
 from tests.support.archives import write_archive
@@ -88,12 +88,15 @@ def test_a_kill_at_any_point_costs_nothing(tmp_path, model_folder, undisturbed, 
         assert again.returncode == 0, again.stderr
     assert rows(store) == expected
     counted = {name: Table(Store(store), name).count("c") for name in TABLES}
-    # Texts and documents are committed before the sources that they are of: without these they come again, and one of
-    # each is read.
-    for name in ("texts", "documents"):
+    # Texts and documents are committed before the sources that they are of: without these they come again, and the
+    # sources have a row before they are read again. One of each is current.
+    for name in ("texts", "documents", "sources"):
         assert DOCUMENTS <= counted.pop(name) <= 2 * DOCUMENTS
     assert counted == dict.fromkeys(counted, DOCUMENTS), "nothing is there twice"
     corpus = Corpus(Store(store), "c")
+    assert (
+        current_sources(corpus, ["state", "documents"]).to_pylist() == [{"state": "read", "documents": 1}] * DOCUMENTS
+    )
     hashes = current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
     assert len(hashes) == len(dict(document_texts(corpus, hashes))) == DOCUMENTS
     assert logged(store) == conversations, "each conversation is in the log once"
