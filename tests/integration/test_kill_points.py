@@ -94,9 +94,8 @@ def test_a_kill_at_any_point_costs_nothing(tmp_path, model_folder, undisturbed, 
         assert DOCUMENTS <= counted.pop(name) <= 2 * DOCUMENTS
     assert counted == dict.fromkeys(counted, DOCUMENTS), "nothing is there twice"
     corpus = Corpus(Store(store), "c")
-    assert (
-        current_sources(corpus, ["state", "documents"]).to_pylist() == [{"state": "read", "documents": 1}] * DOCUMENTS
-    )
+    current = current_sources(corpus)
+    assert current["state"].to_pylist() == ["read"] * DOCUMENTS and set(current["documents"].to_pylist()) == {1}
     hashes = current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
     assert len(hashes) == len(dict(document_texts(corpus, hashes))) == DOCUMENTS
     assert logged(store) == conversations, "each conversation is in the log once"
