@@ -473,12 +473,15 @@ def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
 
 def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: ParseRequest) -> Iterator[str]:
-    items = {one.get("id"): one.get("href", "") for one in child(book, "manifest")}
+    hrefs = {one.get("id"): unquote(one.get("href", "")) for one in child(book, "manifest")}
+    paths = {name: posixpath.normpath(posixpath.join(folder, href)) for name, href in hrefs.items()}
+    sheets = [archive.read(path) for path in paths.values() if path.endswith(".css") and path in archive.namelist()]
+    style = b"<style>%s</style>" % b"".join(sheets).decode("ascii", "ignore").encode()
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
-            path = posixpath.normpath(posixpath.join(folder, unquote(items[one.get("idref")])))
-            (page,) = parse_html(BytesIO(_PREFIX.sub(rb"\1", archive.read(path))), request)
-            if text := page.text.strip("\n"):
+            page = _PREFIX.sub(rb"\1", archive.read(paths[one.get("idref")]))
+            (chapter,) = parse_html(BytesIO(page + style), request)
+            if text := chapter.text.strip("\n"):
                 yield text
 
 

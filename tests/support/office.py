@@ -80,12 +80,13 @@ def body(*lines: str) -> str:
 _CHAPTER = "<html><head><title>{0}</title></head><body><h1>{0}</h1><p>It rained.</p></body></html>"
 
 
-def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "", chapter: str = "") -> bytes:
+def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "", chapter: str = "", sheet: str = "") -> bytes:
     """A book of two chapters in an order; its files stand in a folder of their own, with a blank in one name."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("META-INF/container.xml", "<container><rootfile full-path='OEBPS/book.opf'/></container>")
         items = "".join(f"<item id='{name}' href='text/{name}%20x.xhtml'/>" for name in ("one", "two"))
+        items += "<item id='sheet' href='a.css'/>" if sheet else ""
         spine = "".join(f"<itemref idref='{name}'/>" for name in order)
         head = "<metadata xmlns:dc='dc'><dc:title>The Book</dc:title></metadata>"
         archive.writestr(
@@ -93,6 +94,8 @@ def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "", chapter
         )
         for name in {"one", "two"} - {missing}:
             archive.writestr(f"OEBPS/text/{name} x.xhtml", chapter or _CHAPTER.format(name))
+        if sheet:
+            archive.writestr("OEBPS/a.css", sheet)
         if encrypted:
             method = f"<EncryptionMethod Algorithm='{encrypted}'/>"
             archive.writestr("META-INF/encryption.xml", f"<encryption>{method}</encryption>")

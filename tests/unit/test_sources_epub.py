@@ -38,3 +38,9 @@ def test_names_may_have_prefixes():
     chapter = "<h:html xmlns:h='http://www.w3.org/1999/xhtml' xmlns:m='http://www.w3.org/1998/Math/MathML'><h:body>"
     chapter += "<h:p>10</h:p><h:p><m:math><m:mfrac><m:mn>1</m:mn><m:mn>2</m:mn></m:mfrac></m:math></h:p>"
     assert parsed(epub(("one",), chapter=f"{chapter}</h:body></h:html>")).text.split() == ["10", "1/2"]
+
+
+def test_classes_of_the_style_sheet_raise_and_strike():
+    sheet = "/* é */ .c1, span.c2 { vertical-align: super; font-size: 60% }\n.c3 { text-decoration: line-through }"
+    chapter = "<html><head/><body><p>10<span class='c2'>6</span> <i class='c3'>60</i> days</p></body></html>"
+    assert parsed(epub(("one",), chapter=chapter, sheet=sheet)).text == "10^6 ~~60~~ days"

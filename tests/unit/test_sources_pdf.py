@@ -61,6 +61,22 @@ def test_small_digits_above_the_line_are_no_digits_of_their_number():
     assert words == "10^-6 m, 1,000^12 to (5)^3 of 2020-21".split()
 
 
+def test_words_that_a_line_goes_through_are_marked():
+    text = "BT /F 12 Tf 50 700 Td (Fee of sixty 60 days is due) Tj ET"
+    over, under, rules = (
+        "50 703.5 40 1 re f 90 703.5 42 1 re f",
+        "50 698 m 190 698 l S",
+        "0 712 600 1 re f 0 690 600 1 re f",
+    )
+    assert parsed(f"{text} {under} {rules}").text.endswith("\n\nFee of sixty 60 days is due")
+    assert parsed(f"{text} {over}").text.endswith("\n\n~~Fee of sixty 60~~ days is due")
+    assert parsed(f"{text} {over.replace('703', '704')} {over}").text.endswith("\n\n~~Fee of sixty 60~~ days is due")
+    assert parsed(f"{text} 200 703.5 300 1 re f").text.endswith("\n\nFee of sixty 60 days is due"), "a line beside it"
+    corners = "90 712 132 712 90 697 132 697"
+    note = f"<</Type/Annot/Subtype/StrikeOut/F 4/C[1 0 0]/Rect[90 695 132 712]/QuadPoints[{corners}]>>"
+    assert parsed(text, "/Annots[8 0 R]", "", note).text.endswith("\n\nFee of ~~sixty 60~~ days is due")
+
+
 def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
     monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: False)
     strips = " ".join(f"q 600 0 0 80 0 {80 * row} cm /I Do Q" for row in range(10))
