@@ -4,11 +4,11 @@ import ctypes
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
@@ -107,34 +107,24 @@ def _page(document: Any, index: int) -> tuple[str, int]:
 
     try:
         page = document[index]
-        comments, lines = _comments(page), list(_lines_of_readers(page))
+        comments, lines = _comments(page), list(_lines(page))
         # Else the values of forms and free-text notes are no text of the page.
         pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
         page.close()
         page = document[index]
-        text = _with_marks(page.get_textpage(), [*lines, *_thin_lines(page)])
+        text = _with_marks(page.get_textpage(), lines)
         page.close()
     except pypdfium2.PdfiumError as error:
         raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
     return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments
 
 
-class _Line(NamedTuple):
-    """A level line on a page, in points from the left and from below."""
-
-    left: float
-    right: float
-    height: float
-
-
-def _with_marks(chars: Any, lines: list[_Line]) -> str:
+def _with_marks(chars: Any, lines: Iterable[tuple[float, float, float]]) -> str:
     """Return the text of a text page, ``^`` before small numbers above the line, ``~~`` around struck words."""
     text: str = chars.get_text_range()
     wide = [place for place, char in enumerate(text) if char > "\uffff"]  # two places each, for pdfium
-    struck = ((place, "~~") for ends in _struck(lines, chars, text, wide) for place in ends)
-    marks = [*_raised(chars, text, wide), *struck]
     parts, done = list[str](), 0
-    for place, mark in sorted(marks):
+    for place, mark in sorted([*_raised(chars, text, wide), *_struck(chars, text, wide, lines)]):
         parts, done = [*parts, text[done:place], mark], place
     return "".join([*parts, text[done:]])
 
@@ -151,60 +141,43 @@ def _raised(chars: Any, text: str, wide: list[int]) -> Iterator[tuple[int, str]]
                 yield place, "^" if above else " "
 
 
-def _lines_of_readers(page: Any) -> Iterator[_Line]:
-    """Yield the lines by which readers struck words through."""
-    from pypdfium2 import raw
-
-    for index in range(raw.FPDFPage_GetAnnotCount(page)):
-        note, corners = raw.FPDFPage_GetAnnot(page, index), raw.FS_QUADPOINTSF()
-        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT:
-            for of_line in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
-                raw.FPDFAnnot_GetAttachmentPoints(note, of_line, corners)
-                height = (corners.y1 + corners.y3) / 2
-                yield _Line(min(corners.x1, corners.x3), max(corners.x2, corners.x4), height)
-        raw.FPDFPage_CloseAnnot(note)
-
-
-def _thin_lines(page: Any) -> Iterator[_Line]:
+def _lines(page: Any) -> Iterator[tuple[float, float, float]]:
+    """Yield left end, right end and height of a page's thin lines, and of those that readers drew through words."""
     from pypdfium2 import raw
 
     for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
         left, bottom, right, top = line.get_bounds()
         if top - bottom <= _THIN <= right - left:
-            yield _Line(left, right, (bottom + top) / 2)
+            yield left, right, (bottom + top) / 2
+    for index in range(raw.FPDFPage_GetAnnotCount(page)):
+        note, at = raw.FPDFPage_GetAnnot(page, index), raw.FS_QUADPOINTSF()
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT:
+            for place in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
+                raw.FPDFAnnot_GetAttachmentPoints(note, place, at)
+                yield min(at.x1, at.x3), max(at.x2, at.x4), (at.y1 + at.y3) / 2
+        raw.FPDFPage_CloseAnnot(note)
 
 
-def _struck(lines: list[_Line], chars: Any, text: str, wide: list[int]) -> list[tuple[int, int]]:
-    """Return where what is struck through begins and ends: a line lies on it, above the one that it stands on."""
+def _struck(
+    chars: Any, text: str, wide: list[int], lines: Iterable[tuple[float, float, float]]
+) -> list[tuple[int, str]]:
+    """Return where words begin and end that a line goes through, above the one on which they stand."""
     from pypdfium2 import raw
 
     places = [place + index for index, place in enumerate(wide)]
-    found = list[tuple[int, int]]()
+    struck = set[int]()
     for left, right, height in lines:
-        ends = [raw.FPDFText_GetCharIndexAtPos(chars, x, height, 2 * _THIN, _THIN) for x in (left, right)]
-        first, last = (raw.FPDFText_GetTextIndexFromCharIndex(chars, end) for end in ends)
-        if not 0 <= first <= last:
-            continue
-        on = [place for place in range(first, last + 1) if left <= _middle(chars, place) <= right]
-        baseline, size = _look(chars, first)
-        if on and 0.12 * size < height - baseline < 0.5 * size:
-            found.append((on[0] - bisect_left(places, on[0]), on[-1] + 1 - bisect_left(places, on[-1])))
-    runs = list[tuple[int, int]]()
-    for first, last in sorted(found):
-        if runs and not text[runs[-1][1] : first].strip():
-            first, last = runs[-1][0], max(last, runs.pop()[1])
-        runs.append((first, last))
-    stripped = ((last - len(text[first:last].lstrip()), first + len(text[first:last].rstrip())) for first, last in runs)
-    return [(first, last) for first, last in stripped if first < last]
-
-
-def _middle(page: Any, place: int) -> float:
-    """Return the middle of a character of a text page, in points from the left."""
-    from pypdfium2 import raw
-
-    left, right, bottom, top = (ctypes.c_double() for _ in range(4))
-    raw.FPDFText_GetCharBox(page, raw.FPDFText_GetCharIndexFromTextIndex(page, place), left, right, bottom, top)
-    return (left.value + right.value) / 2
+        first, last = (chars.get_index(x, height, 2 * _THIN, _THIN) for x in (left, right))
+        for char in range(first, last + 1) if first is not None and last is not None else ():
+            near, _, far, _ = chars.get_charbox(char)
+            line, size = _look(chars, place := raw.FPDFText_GetTextIndexFromCharIndex(chars, char))
+            if left <= (near + far) / 2 <= right and 0.12 * size < height - line < 0.5 * size:
+                struck.add(place - bisect_left(places, place))
+    ends = list[int]()
+    for place in sorted(place for place in struck if text[place].strip()):
+        ends = [*ends, place] if not ends or text[ends[-1] : place].strip() else ends[:-1]
+        ends.append(place + 1)
+    return [(place, "~~") for place in ends]
 
 
 _THIN = 3
