@@ -167,7 +167,7 @@ def _struck(
     places = [place + index for index, place in enumerate(wide)]
     struck = set[int]()
     for left, right, height in lines:
-        first, last = (chars.get_index(x, height, 2 * _THIN, _THIN) for x in (left, right))
+        first, last = (chars.get_index(x, height, _BESIDE, _THIN) for x in (left, right))
         for char in range(first, last + 1) if first is not None and last is not None else ():
             near, _, far, _ = chars.get_charbox(char)
             line, size = _look(chars, place := raw.FPDFText_GetTextIndexFromCharIndex(chars, char))
@@ -180,8 +180,8 @@ def _struck(
     return [(place, "~~") for place in ends]
 
 
-_THIN = 3
-"""Points that a line through words is thick at most."""
+_THIN, _BESIDE = 3, 12
+"""Points that a line through words is thick at most, and that it may go on beside them."""
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 
