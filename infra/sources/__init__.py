@@ -2,10 +2,12 @@
 
 import os
 import posixpath
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from io import BytesIO
 from typing import BinaryIO, cast
 
 from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, SourceFormat, quoted
@@ -85,6 +87,7 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".html": SourceFormat(parse_html),
         ".htm": SourceFormat(parse_html),
         ".xhtml": SourceFormat(parse_html),
+        ".shtml": SourceFormat(parse_html),
         ".pdf": SourceFormat(parse_pdf),
         ".docx": SourceFormat(parse_docx),
         ".docm": SourceFormat(parse_docx),
@@ -93,6 +96,8 @@ FORMATS: Registry[SourceFormat] = Registry(
         ".pptx": SourceFormat(parse_pptx),
         ".epub": SourceFormat(parse_epub),
         ".eml": SourceFormat(parse_eml),
+        ".mht": SourceFormat(parse_eml),
+        ".mhtml": SourceFormat(parse_eml),
         ".msg": SourceFormat(parse_msg),
         ".mbox": SourceFormat(parse_mbox, table=True),
         ".rtf": SourceFormat(parse_rtf),
@@ -106,10 +111,27 @@ FORMATS: Registry[SourceFormat] = Registry(
     },
     fits=lambda member: isinstance(member, SourceFormat),
 )
-"""By suffix; any other is text, if its content is."""
+"""By suffix; any other is text, or what its beginning says it is."""
 TITLE_CHARS = 300
 """Characters of a title at most."""
-_TEXT = SourceFormat(parse_text)
+_BY_CONTENT: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO, ParseRequest], Iterator[Parsed]]], ...] = (
+    (re.compile(rb"\s*\{\\rtf\d"), parse_rtf),
+    (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<!doctype html|<html|<table)[\s>]", re.I), parse_html),
+    (re.compile(rb"(?:[A-Za-z-]{1,40}: .*\r?\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
+)
+"""Markup that is no text, whatever a file of it is called."""
+_MARKUP = re.compile(rb"From \S+ .*\n[A-Za-z-]+: |\s*<\?xml[^>]*>\s*<\?mso-application")
+
+
+def _by_content(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
+    """Yield the text of a file whose suffix is of no format."""
+    data = stream.read()
+    if _MARKUP.match(data):
+        raise SourceError("binary", "not a text file: it is a mailbox, or old XML of Office")
+    yield from next((parse for start, parse in _BY_CONTENT if start.match(data)), parse_text)(BytesIO(data), request)
+
+
+_TEXT = SourceFormat(_by_content)
 _ADVICE = {
     **dict.fromkeys((".doc", ".pages", ".wps"), "save it as .docx"),
     **dict.fromkeys((".xls", ".xlsb", ".ods", ".numbers"), "save it as .xlsx or .csv"),

@@ -153,6 +153,10 @@ def _decodes(data: bytes, encoding: str, complete: bool = True) -> bool:
     return True
 
 
+_SEVERAL = 3
+"""Signs of UTF-8 that another encoding does not have by chance, twice as many as wrong bytes."""
+
+
 def _wide(sample: bytes) -> str | None:
     """Recognise UTF-16 without a mark: nearly all characters lie in two pages of 256, some of them in the first.
 
@@ -171,8 +175,8 @@ def _wide(sample: bytes) -> str | None:
 def _damaged_utf8(sample: bytes) -> bool:
     """Whether this is UTF-8 with a few wrong bytes, not another encoding."""
     text = sample.decode("utf-8", "replace")
-    wide = sum(len(char.encode()) > 1 for char in text if char != "\ufffd" and char > "\x7f")
-    return wide >= 10 and text.count("\ufffd") <= 0.1 * wide
+    wide, wrong = sum(char > "\x7f" and char != "\ufffd" for char in text), text.count("\ufffd")
+    return max(_SEVERAL, 2 * wrong) <= wide or (wide > 0 and _decodes(sample, "utf-8", complete=False))
 
 
 def _legacy(data: bytes, sample: bytes, complete: bool) -> str:

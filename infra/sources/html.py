@@ -15,6 +15,7 @@ from inscriptis.css_profiles import STRICT_CSS_PROFILE
 from inscriptis.model.attribute import DEFAULT_ATTRIBUTE_MAP
 from inscriptis.model.config import ParserConfig
 from inscriptis.model.css import CssParse
+from inscriptis.model.html_element import HtmlElement
 from inscriptis.model.table import Table, TableCell
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_start_handler
@@ -115,7 +116,10 @@ def _apply_sheets(tree: Any, telling: re.Pattern[str]) -> None:
     given = defaultdict[str, dict[str, str]](dict)
     for sheet in tree.iter("style"):
         for selectors, said in _RULE.findall(_NO_RULE.sub("", sheet.text or "")):
-            if declared := {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}:
+            declared = {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}
+            if "counter(" in sheet.text:  # the page writes the numbers of its lists itself
+                declared = {name: one for name, one in declared.items() if not name.startswith("list")}
+            if declared:
                 for name in _CLASS.findall(selectors):
                     given[name].update(declared)
     rules = {name: "; ".join(declared.values()) for name, declared in given.items()}
@@ -372,10 +376,15 @@ def page_text(tree: Any, allowance: Allowance) -> str:
     budget = _Budget(allowance)
     tables = CustomHtmlTagHandlerMapping({"table": budget.table}, {})
     # As browsers do: the default puts spaces around spans, in words and numbers as well, and before each line of a div.
-    config = ParserConfig(css=STRICT_CSS_PROFILE, custom_html_tag_handler_mapping=tables)
+    styles = dict.fromkeys(_INLINE - {"q"}, HtmlElement(whitespace=None)) | STRICT_CSS_PROFILE  # as what they stand in
+    config = ParserConfig(css=styles, custom_html_tag_handler_mapping=tables)
     config.attribute_handler.attribute_mapping = {**DEFAULT_ATTRIBUTE_MAP, "style": _style}
     text: str = _Page(tree, config, budget).get_text()
-    return text
+    return text.replace(_AND, "&")
+
+
+_AND = "\ufdd0"
+"""Stands for an ampersand, which is no character of text: the layout would take it for the beginning of an entity."""
 
 
 class _Budget:
@@ -425,8 +434,10 @@ class _Page(Inscriptis):  # type: ignore[misc]
     def _parse_html_tree(self, state: Any, tree: Any) -> Any:
         if text := tree.text or "":
             self._indent(text, state.tags[-1].canvas.left_margin + _PADDING)
+            tree.text = text.replace("&", _AND)
         if tail := tree.tail or "":
             self._indent(tail, state.tags[-1].canvas.left_margin)
+            tree.tail = tail.replace("&", _AND)
         return super()._parse_html_tree(state, tree)
 
     def _indent(self, text: str, margin: int) -> None:

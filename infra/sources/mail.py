@@ -2,8 +2,10 @@
 
 import re
 import struct
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from email import policy
 from email.message import EmailMessage
@@ -19,12 +21,19 @@ from memagent.errors import SourceError
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
 """The label of a header's words in another encoding (RFC 2047)."""
+_CHARSET = re.compile(rb"""charset\s*=\s*["']?([\w.:-]{1,40})""", re.I)
 _HEAD_BYTES = 2**18
 _HTML, _RICH_BODY = 0x1013, 0x1009
 """Properties of an Outlook mail: a page, and compressed rich text (MS-OXPROPS, PidTagHtml, PidTagRtfCompressed)."""
 _LOGO_CHARS = 100_000
 """Encoded characters up to which a picture in a mail counts as one of its layout."""
-_CALENDAR = re.compile(r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;[^:\n]*)?:(.*)$", re.MULTILINE)
+_CALENDAR = re.compile(
+    r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;(?:TZID=([^:;\n]*)|[^:\n]*))*:(.*)$", re.MULTILINE
+)
+
+
+_BASE64 = re.compile(r"((?:[A-Za-z0-9+/]+\s+)*[A-Za-z0-9+/]*={0,2})\s*(.*)", re.DOTALL)
+_SIGNATURES = {f"application/{kind}-signature" for kind in ("pkcs7", "x-pkcs7", "pgp")}
 
 
 class _Attached(NamedTuple):
@@ -109,6 +118,11 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
     end = re.search(rb"\r?\n\r?\n", data)
     if (end.start() if end else len(data)) > _HEAD_BYTES:  # Python's parser takes gigabytes for megabytes of a header
         raise SourceError("too-large", f"its headers have more than {_HEAD_BYTES:,} bytes")
+    head = data[: end.start() if end else len(data)]
+    if not head.isascii():  # old mail: its letters are in the encoding of its text
+        label = _CHARSET.search(head)
+        with suppress(SourceError):
+            data = decode(head, label[1].decode() if label else None)[0].encode() + data[len(head) :]
     data = _ENCODED_WORD.sub(lambda label: b"=?" + browser_encoding(label[1].decode("ascii")).encode("ascii"), data)
     message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
     attached: list[_Attached] = []
@@ -117,7 +131,7 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
         texts = list(_texts(message, request, attached))
     except (ValueError, TypeError, AttributeError, IndexError, KeyError, LookupError) as error:
         raise SourceError("broken", "its headers cannot be read; save the mail again as .eml") from error
-    if not heads:
+    if not heads and "MIME-Version" not in message:
         raise SourceError("broken", "it has no sender, date or subject: it is no mail; give it the suffix .txt")
     return _laid_out(heads, texts, attached)
 
@@ -125,7 +139,7 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
 def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]) -> Parsed:
     lines = [
         *(f"{name}: {value}" for name, value in heads.items()),
-        "",
+        *([""] if heads else []),
         "\n\n".join(text.strip("\n") for text in texts),
     ]
     names = [" ".join(one.name.split()) for one in attached if one.kind != _OTHER_FORM]
@@ -146,7 +160,8 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         attached += [_Attached("", kind=_OTHER_FORM)] if is_less else []
         for name, (_, names) in forms.items():  # of another form its files matter
             attached += [one for one in names if chosen in ("", name) or (one.matters and one.name not in forms)]
-        yield from dict.fromkeys(forms[chosen][0] if chosen else ())
+        invitation = forms.get("text/calendar", ((), ()))[0]  # says when and where, beside the text
+        yield from dict.fromkeys([*(forms[chosen][0] if chosen else ()), *invitation])
     elif part.is_multipart() and part.get_content_maintype() == "multipart":
         for inner in part.iter_parts():
             yield from _texts(inner, request, attached)
@@ -154,9 +169,10 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
         text = _text(part, request)
         if kind == "text/calendar":
             unfolded = re.sub(r"\n[ \t]", "", text)  # a long line goes on in the next one (RFC 5545, 3.1)
-            text = "\n".join(map(": ".join, _CALENDAR.findall(unfolded)))
+            lines = (f"{name}: {said}{zone and f' ({zone})'}" for name, zone, said in _CALENDAR.findall(unfolded))
+            text = re.sub(r"\\([,;\\])", r"\1", "\n".join(lines).replace("\\n", "\n"))
         yield text
-    elif kind != "application/pkcs7-signature" or part.get_filename():
+    elif kind not in _SIGNATURES:
         logo = kind.startswith("image/") and part.get_content_disposition() != "attachment"
         size = len(part.get_payload()) if isinstance(part.get_payload(), str) else 0
         attached.append(_Attached(part.get_filename() or kind, matters=not logo or size > _LOGO_CHARS))
@@ -198,6 +214,13 @@ def _text(body: Any, request: ParseRequest) -> str:
     data = body.get_payload(decode=True)
     if not isinstance(data, bytes):
         return ""
+    if str(body["Content-Transfer-Encoding"]).lower() == "base64" and (found := _BASE64.fullmatch(body.get_payload())):
+        letters = "".join(
+            found[1].rstrip("=").split()
+        )  # of one that is cut off, or has a list's footer, Python makes other signs
+        data = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "==") + found[2].encode(
+            "ascii", "surrogateescape"
+        )
     charset = body.get_content_charset()
     if body.get_content_subtype() == "html" and not charset:
         return _page(data, request)  # what the page says of itself counts

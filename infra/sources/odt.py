@@ -39,7 +39,7 @@ def parse_odt(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         if b"manifest:encryption-data" in archive.read("META-INF/manifest.xml"):
             raise SourceError("encrypted", "it asks for a password; save it without one")
         parts = {name: xml(archive.read(name)) for name in _PARTS if name in archive.namelist()}
-        body = next(parts["content.xml"].iter("{*}text"))
+        body = next(parts["content.xml"].iterfind("{*}body/{*}text"))
         text = "\n".join(within(request.allowance, _lines(body, parts)))
         title = next((one.text or "" for one in parts.get("meta.xml", body).iter(_TITLE)), "")
     yield Parsed(clean(text), clean(title), _MEDIA_TYPE, warnings=unread(_not_read(body)))
@@ -254,6 +254,8 @@ class _Numbers:
     levels: dict[tuple[str, int], Any] = field(default_factory=dict)
     """By name of the list style, empty for headings, and level."""
     counts: dict[str, dict[int, int]] = field(default_factory=dict)
+    of_lists: dict[str, dict[int, int]] = field(default_factory=dict)
+    """The same by the ids of lists, which others go on with."""
 
     def __post_init__(self) -> None:
         for one in self.styles:
@@ -265,9 +267,12 @@ class _Numbers:
         """Return the place in a list that begins; its numbers begin anew, unless it goes on with earlier ones."""
         style = attribute(element, "style-name") or (above.style if above else "")
         place = _Place(style, above.level + 1 if above else 1)
-        goes_on = attribute(element, "continue-numbering") == "true" or attribute(element, "continue-list")
-        if not goes_on and not above:
-            self.counts.pop(style, None)
+        if not above:
+            earlier = self.of_lists.get(attribute(element, "continue-list"))
+            if earlier is not None or attribute(element, "continue-numbering") != "true":
+                self.counts[style] = {} if earlier is None else earlier
+            if name := attribute(element, "id"):
+                self.of_lists[name] = self.counts.setdefault(style, {})
         return place
 
     def begin_at(self, place: _Place, number: int) -> None:

@@ -101,6 +101,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
     parts = {"embedded object": len(_RTF_OBJECT.findall(source)), "unreadable letter": text.count("\ufffd")}
+    parts["equation"] = len(re.findall(r"\\moMath(?![A-Za-z])", source))
     ended = "the file is cut off: its end is missing" if after is None else ""
     if re.search(r"\w", after or ""):
         ended = "what stands after the end of the text is not read"

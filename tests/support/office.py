@@ -15,6 +15,7 @@ _NAMES = (
             "draw": "drawing",
             "svg": "svg-compatible",
             "form": "form",
+            "number": "datastyle",
         }.items()
     )
     + ' xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:xml="http://www.w3.org/XML/1998/namespace"'

@@ -81,6 +81,15 @@ def test_what_is_replaced_stays_visible() -> None:
     assert decode("grün ".encode() * 10 + b"\xff")[0] == "grün " * 10 + "\ufffd"
 
 
+SAID = "The landlord’s fee is €500, the deposit £1,000 – or more"
+
+
+@pytest.mark.parametrize("wrong", ["…".encode()[:2], b" caf\xe9", b" caf\xe9, 20\xb0C"])
+def test_few_wrong_bytes_make_no_other_encoding_of_a_short_text(wrong: bytes) -> None:
+    text, encoding = decode(SAID.encode() + wrong)
+    assert text.startswith(SAID) and "\ufffd" in text and encoding == "utf-8"
+
+
 def test_a_declared_encoding_comes_after_utf8() -> None:
     assert decode("é".encode(), "latin-1")[0] == "é"
     assert decode("кот".encode("koi8-r"), "koi8-r") == ("кот", "koi8-r")

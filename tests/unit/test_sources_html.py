@@ -87,6 +87,8 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
         ("<ol><li>x<li>x</ol>", ["1.", "2."]),
         ("<ol style='list-style-type: lower-alpha'><li>x<li>x</ol>", ["a.", "b."]),
         ("<ol style='list-style: none'><li>1.1 x</ol>", ["1.1"]),
+        ("<style>ol.l{list-style-type:none}</style><ol class=l><li>1.1 x</ol>", ["1.1"]),
+        ("<style>.l{list-style:none} .l>li:before{content:counter(c)}</style><ol class=l start=3><li>x</ol>", ["3."]),
     ],
 )
 def test_lists_have_the_numbers_that_are_shown(listing, numbers):
@@ -311,3 +313,18 @@ def test_hidden_parts_take_time_in_proportion(part):
     begun = time.process_time()
     page(part * 40_000)
     assert time.process_time() - begun < 5
+
+
+def test_signs_of_entities_are_read_once():
+    said = (
+        "<p>list?id=7&amp;section=2&amp;copy=3 &amp;lt;b&amp;gt;<table><tr><td>a &amp;amp; b<td>R&amp;D &copy;</table>"
+    )
+    assert [line for line in page(said).split("\n") if line] == [
+        "list?id=7&section=2&copy=3 &lt;b&gt;",
+        "a &amp; b\tR&D ©",
+    ]
+
+
+def test_lines_stand_in_elements_within_preformatted_text_as_well():
+    assert page("<pre><code>rent  100\nfee   <b>200\n</b></code></pre>").split("\n") == ["rent  100", "fee   200", ""]
+    assert page("<p>one <code>a\n b</code>") == "one a b\n"

@@ -141,6 +141,14 @@ PLAIN, HTML_PART, PDF = (
             "plain",
             0,
         ),
+        (
+            parts(
+                "alternative", PLAIN, HTML_PART, part("text/calendar", "DTSTART;TZID=CET:2026\nLOCATION:Room 5\\, left")
+            ),
+            "plain\n\nDTSTART: 2026 (CET)\nLOCATION: Room 5, left",
+            0,
+        ),
+        (parts("signed", PLAIN, part("application/pkcs7-signature", "x", "smime.p7s")), "plain", 0),
         (parts("alternative", part("application/pdf", "x")), "\n\nAttachment: application/pdf", 1),
     ],
 )
@@ -160,6 +168,18 @@ def test_long_lines_of_an_invitation_are_read_in_full():
     lines = b"BEGIN:VEVENT\r\nSUMMARY:Board\r\nDESCRIPTION:Bring the \r\n signed lea\r\n\tse\r\nLOCATION:Room 5\r\n"
     said = ["SUMMARY: Board", "DESCRIPTION: Bring the signed lease", "LOCATION: Room 5"]
     assert mail("text/calendar; charset=utf-8", lines).splitlines() == said
+
+
+def test_headers_may_be_in_the_encoding_of_the_text():
+    head = "From: Jörg <a@b.de>\nSubject: Größe: 5 m²\nContent-Type: text/plain; charset=iso-8859-1\n\nFläche"
+    (document,) = parse_eml(io.BytesIO(head.encode("latin-1")), REQUEST)
+    assert document.text == "From: Jörg <a@b.de>\nSubject: Größe: 5 m²\n\nFläche"
+
+
+def test_a_body_that_is_cut_off_is_read_up_to_there():
+    kind = "text/plain\r\nContent-Transfer-Encoding: base64"
+    assert mail(kind, b"VGhlIGZlZSBp\r\ncyA1IEVVUg") == "The fee is 5 EUR"
+    assert mail(kind, b"VGhlIGZlZSBp\r\ncyA1I\r\n\r\n-- \r\nlist@b.c") == "The fee is 5-- \nlist@b.c"
 
 
 def test_a_page_says_its_own_encoding_where_the_mail_does_not():

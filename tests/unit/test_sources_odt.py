@@ -126,8 +126,20 @@ LEVELS = (
 )
 
 
+def test_formats_of_numbers_are_no_text_of_the_document():
+    date = '<number:date-style style:name="D"><number:year/><number:text>-</number:text></number:date-style>'
+    assert text(p("Berlin, 2026-03-02"), automatic=date) == "Berlin, 2026-03-02"
+
+
 def item(inside: str, start: str = "") -> str:
     return f"<text:list-item{start}>{inside}</text:list-item>"
+
+
+def test_a_list_goes_on_with_the_one_that_it_names():
+    lists = [('xml:id="a"', "Scope"), ('xml:id="b"', "Annex"), ('xml:id="c" text:continue-list="a"', "Breach")]
+    body = "".join(f'<text:list text:style-name="L" {of}>{item(p(said))}</text:list>' for of, said in lists)
+    body += f'<text:list text:style-name="L" text:continue-list="c">{item(p("End"))}</text:list>'
+    assert text(body, automatic=LEVELS).split("\n") == ["1. Scope", "1. Annex", "2. Breach", "3. End"]
 
 
 def test_numbers_of_lists_are_computed():

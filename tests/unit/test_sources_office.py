@@ -95,6 +95,8 @@ def test_a_workbook_is_its_sheets_rows(tmp_path):
         ("a.7z", b"7z\xbc\xaf\x27\x1c" + bytes(64), "binary", "unpack it"),
         ("a.png", b"\x89PNG\r\n\x1a\n" + bytes(64), "binary", "OCR"),
         ("a.bin", bytes(range(256)) * 4, "binary", "read are .md, .markdown"),
+        ("Inbox", b"From a@b.c Mon Mar  4 10:00:00 2024\nFrom: a@b.c\n\nHi\n", "binary", "a mailbox, .*[.]mbox"),
+        ("a.xls", b"<?xml version='1.0'?>\n<?mso-application progid='Excel.Sheet'?><a/>", "binary", "save it as .xlsx"),
     ],
 )
 def test_a_kind_that_is_not_read_says_what_to_do(tmp_path, name, data, reason, says):
@@ -102,6 +104,24 @@ def test_a_kind_that_is_not_read_says_what_to_do(tmp_path, name, data, reason, s
     with pytest.raises(SourceError, match=says) as caught:
         parsed(tmp_path / name)
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.doc", b"{\\rtf1 The fee is 4{\\b 4}.}", "The fee is 44."),
+        ("a.xls", b"\n<!DOCTYPE html><table><tr><td>M&uuml;ller<td>5 &euro;</table>", "Müller\t5 €"),
+        ("a.txt", b"<html xmlns:x='y'><p>One", "One"),
+        ("a.shtml", b"<p>One", "One"),
+        ("a.mht", b"MIME-Version: 1.0\nContent-Type: text/html\n\n<p>One", "One"),
+        ("17.host_2,S", b"From: a@b.c\nTo: d,\n e\nMIME-Version: 1.0\n\nHi", "From: a@b.c\nTo: d, e\n\nHi"),
+        ("a.txt", b"From: a@b.c\nTo: d\n\n{\\rtf1} <html>", "From: a@b.c\nTo: d\n\n{\\rtf1} <html>"),
+    ],
+)
+def test_markup_is_known_by_its_beginning(tmp_path, name, data, said):
+    (tmp_path / name).write_bytes(data)
+    (document,) = parsed(tmp_path / name)
+    assert document.text.strip() == said
 
 
 def test_a_workbook_that_would_inflate_beyond_all_limits_is_refused(tmp_path):
