@@ -120,7 +120,7 @@ _BY_CONTENT: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO, ParseRequest], I
     (re.compile(rb"(?:[A-Za-z-]{1,40}: .*\r?\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
 )
 """Markup that is no text, whatever a file of it is called."""
-_MARKUP = re.compile(rb"From \S+ .*\n[A-Za-z-]+: |\s*<\?xml[^>]*>\s*<\?mso-application")
+_MARKUP = re.compile(rb"From \S+ .*\d\d:\d\d.*\n[A-Za-z-]+: |\s*<\?xml[^>]*>\s*<\?mso-application")
 
 
 def _by_content(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
