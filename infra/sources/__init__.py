@@ -117,18 +117,20 @@ TITLE_CHARS = 300
 _BY_CONTENT: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO, ParseRequest], Iterator[Parsed]]], ...] = (
     (re.compile(rb"\s*\{\\rtf\d"), parse_rtf),
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<!doctype html|<html|<table)[\s>]", re.I), parse_html),
-    (re.compile(rb"(?:[A-Za-z-]{1,40}: .*\r?\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
+    (re.compile(rb"(?:[A-Za-z-]{1,40}: .*\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
 )
 """Markup that is no text, whatever a file of it is called."""
-_MARKUP = re.compile(rb"From \S+ .*\d\d:\d\d.*\n[A-Za-z-]+: |\s*<\?xml[^>]*>\s*<\?mso-application")
+_BEGINNING = 2**16
+_MARKUP = re.compile(rb"From \S+ (?>.*?\d\d:\d\d.*\n)[A-Za-z-]+: |\s*<\?xml[^>]*>\s*<\?mso-application")
 
 
 def _by_content(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the text of a file whose suffix is of no format."""
     data = stream.read()
-    if _MARKUP.match(data):
+    head = data[:_BEGINNING]
+    if _MARKUP.match(head):
         raise SourceError("binary", "not a text file: it is a mailbox, or old XML of Office")
-    yield from next((parse for start, parse in _BY_CONTENT if start.match(data)), parse_text)(BytesIO(data), request)
+    yield from next((parse for start, parse in _BY_CONTENT if start.match(head)), parse_text)(BytesIO(data), request)
 
 
 _TEXT = SourceFormat(_by_content)

@@ -28,7 +28,8 @@ _HTML, _RICH_BODY = 0x1013, 0x1009
 _LOGO_CHARS = 100_000
 """Encoded characters up to which a picture in a mail counts as one of its layout."""
 _CALENDAR = re.compile(
-    r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;(?:TZID=([^:;\n]*)|[^:\n]*))*:(.*)$", re.MULTILINE
+    r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;(?!TZID=)[^:;\n]*|;TZID=([^:;\n]*))*:(.*)$",
+    re.MULTILINE,
 )
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 import pytest
 
 from examples.nano import contract_places
+from infra import sources
 from infra.sources import decoding, excel, html, mail, text
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
@@ -28,6 +29,10 @@ _GROWTH = 8
 
 def searched(pattern: "re.Pattern[str]") -> Callable[[str], object]:
     return lambda text: [match.span() for match in pattern.finditer(text)]
+
+
+def beginning(pattern: "re.Pattern[bytes]") -> Callable[[str], object]:
+    return lambda text: pattern.match(text.encode())
 
 
 HOSTILE = {
@@ -64,6 +69,10 @@ HOSTILE = {
     "the end of a page": (html._END_TAGS.findall, "{}", "</html "),
     "a style": (searched(html._UNSEEN), "{}", "display "),
     "lines of a calendar": (mail._CALENDAR.findall, "{}", "SUMMARY;"),
+    "zones of a calendar": (mail._CALENDAR.findall, "SUMMARY{}", ";TZID=a"),
+    "the headers of no mail": (beginning(sources._BY_CONTENT[-1][0]), "{}", "Name: x\r\n y\r\n"),
+    "the beginning of no mailbox": (beginning(sources._MARKUP), "From a {}\n", " 10:10"),
+    "letters that are no base64": (mail._BASE64.fullmatch, "{}-", "abc\n"),
     "marks of rich text": (text._RTF.findall, "{}", "\\v"),
     "the title of rich text": (searched(text._RTF_TITLE), "{}", "{\\title "),
     "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),
