@@ -141,10 +141,12 @@ def spaced(words: str) -> re.Pattern[str]:
     return re.compile(r"\s+".join(re.escape(word) for word in words.split()) or r"(?!)", re.IGNORECASE)
 
 
-def contract_samples(folder: str | Path, categories: Iterable[str] | None = None) -> Iterator[Sample]:
+def contract_samples(
+    folder: str | Path, categories: Iterable[str] | None = None, count: int | None = None
+) -> Iterator[Sample]:
     """Yield the samples of the held-out contracts (`memagent.evaluation.contracts.held_out`), by contract and category.
 
-    `categories` are names of CUAD's or of `GROUPS`; by default all.
+    `categories` are names of CUAD's or of `GROUPS`, and `count` the first contracts that are read; by default all.
 
     The question is the first wording that training used for its three categories, else CUAD's own. Gold is one text,
     blank where the contract does not say; `contract_match.right` judges by ``about["category"]``. Facts
@@ -168,7 +170,7 @@ def contract_samples(folder: str | Path, categories: Iterable[str] | None = None
     if missing := sorted(file for file in by_file if not (folder / "contracts" / file).is_file()):
         # Which contracts are held out hangs on all of their names.
         raise UsageError(f"{folder / 'contracts'} lacks {len(missing)} contracts of gold.jsonl, first {missing[0]!r}.")
-    for file in sorted(held_out(by_file)):
+    for file in sorted(held_out(by_file))[:count]:
         text = read_text(folder / "contracts" / file, "contract")
         whole = Whole(text)
         for gold in by_file[file]:

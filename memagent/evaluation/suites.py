@@ -145,7 +145,7 @@ class SampleGroup:
     def _plain(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Sample]:
         suite = self.suite
         if suite.name == "contracts":
-            return contract_samples(self.data, suite.kinds or None)
+            return contract_samples(self.data, suite.kinds or None, suite.n)
         if suite.name == "files":
             grown = {"documents": self.length, "passages": suite.passages} if self.length else {}
             read = islice(load_samples(self.data, seed=suite.seed, **grown), suite.n)  # type: ignore[arg-type]

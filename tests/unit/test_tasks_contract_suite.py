@@ -60,6 +60,7 @@ def test_only_the_held_out_contracts_and_only_what_is_wanted(tmp_path):
     rows = [row for name in names for row in rows_of(name)[:2]]
     folder = folder_of(tmp_path / "d", rows, dict.fromkeys(names, TEXT))
     found = list(contract_samples(folder, ["Document Name"]))
+    assert list(contract_samples(folder, ["Document Name"], 1)) == found[:1] != found
     assert {one.task for one in found} == {"Document Name"}
     assert len(found) == 80
     assert {one.about["document"] for one in found} == held_out(names)
