@@ -145,7 +145,7 @@ def _lines(page: Any) -> Iterator[tuple[float, float, float]]:
     """Yield left end, right end and height of a page's thin lines, and of those that readers drew through words."""
     from pypdfium2 import raw
 
-    for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
+    for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1):
         left, bottom, right, top = line.get_bounds()
         if top - bottom <= _THIN <= right - left:
             yield left, right, (bottom + top) / 2
