@@ -4,7 +4,7 @@ import posixpath
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
 from typing import Any, BinaryIO
@@ -36,10 +36,17 @@ _NEWER_BLOCKS = re.compile(
 """Blocks that libxml2 does not know: a paragraph whose end is left out would go on in them."""
 _STRUCK = re.compile(r"<(/?)(?:s|strike)(?=[\s/>])", re.I)
 """Elements that libxml2 ends before a paragraph in them, and browsers do not; as ``del`` they go on."""
+_NO_RULES: Mapping[str, str] = {}
 
 
-def parse_html(stream: BinaryIO, request: ParseRequest, *, is_mail: bool = False) -> Iterator[Parsed]:
+def parse_html(
+    stream: BinaryIO, request: ParseRequest, *, is_mail: bool = False, rules: Mapping[str, str] = _NO_RULES
+) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
+
+    Args:
+        is_mail: what its own style sheet hides is not read.
+        rules: styles of classes from other style sheets.
 
     Raises:
         SourceError: ``too-deep`` where libxml2 would drop what lies below its limit of nesting, ``bomb`` and
@@ -70,7 +77,8 @@ def parse_html(stream: BinaryIO, request: ParseRequest, *, is_mail: bool = False
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
-    prepare(tree, is_mail=is_mail)
+    own = _rules((one.text or "" for one in tree.iter("style")), _TELLING_IN_MAIL if is_mail else _TELLING)
+    prepare(tree, {**rules, **own})
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
@@ -78,12 +86,12 @@ def parse_html(stream: BinaryIO, request: ParseRequest, *, is_mail: bool = False
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
-def prepare(tree: Any, *, is_mail: bool = False) -> None:
+def prepare(tree: Any, rules: Mapping[str, str]) -> None:
     """Change a page's tree (lxml) so that its layout as text says what a browser shows.
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    _apply_sheets(tree, _TELLING_IN_MAIL if is_mail else _TELLING)
+    _apply(rules, tree)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
@@ -111,18 +119,22 @@ def prepare(tree: Any, *, is_mail: bool = False) -> None:
         spare = _spread(table, spare)
 
 
-def _apply_sheets(tree: Any, telling: re.Pattern[str]) -> None:
-    """Give elements the style of their class where the page itself has a simple rule that changes what is said."""
-    given = defaultdict[str, dict[str, str]](dict)
-    for sheet in tree.iter("style"):
-        for selectors, said in _RULE.findall(_NO_RULE.sub("", sheet.text or "")):
-            declared = {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}
-            if "counter(" in sheet.text:  # the page writes the numbers of its lists itself
-                declared = {name: one for name, one in declared.items() if not name.startswith("list")}
-            if declared:
-                for name in _CLASS.findall(selectors):
-                    given[name].update(declared)
-    rules = {name: "; ".join(declared.values()) for name, declared in given.items()}
+def _rules(sheets: Iterable[str], telling: re.Pattern[str]) -> dict[str, str]:
+    """Return the styles of classes, where style sheets have simple rules that change what is said."""
+    given, numbered = defaultdict[str, dict[str, str]](dict), dict[str, str]()
+    for selectors, said in (rule for sheet in sheets for rule in _RULE.findall(_NO_RULE.sub("", sheet))):
+        if declared := {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}:
+            for name in _CLASS.findall(selectors):
+                given[name].update(declared)
+        if counter := _COUNTER.search(said):  # as Google Docs numbers its lists
+            numbered |= dict.fromkeys(_NUMBERED.findall(selectors), f"list-style: {counter[1] or 'decimal'}")
+    for name, style in numbered.items():
+        given[name] = {key: one for key, one in given[name].items() if not key.startswith("list")} | {"list": style}
+    return {name: "; ".join(declared.values()) for name, declared in given.items()}
+
+
+def _apply(rules: Mapping[str, str], tree: Any) -> None:
+    """Give elements the styles of their classes."""
     for element in tree.iter("*") if rules else ():
         if styles := [rules[name] for name in element.get("class", "").split() if name in rules]:
             element.set("style", "; ".join([*styles, element.get("style", "")]))
@@ -311,6 +323,8 @@ def _integer(value: str | None, default: int) -> int:
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+_COUNTER = re.compile(r"\bcounter\(\s*[\w-]+\s*(?:,\s*([\w-]+))?")
+_NUMBERED = re.compile(r"\.([\w-]+)\s*[>\s]\s*li::?before")
 _CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
 _NO_RULE = re.compile(r"/\*.*?\*/|<!--|-->|@[^;{]*;|@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I)
 _TELLING = re.compile(r"(?<![\w-])(?:text-decoration|vertical-align|list-style)(?:-line|-type)?\s*:[^;]*", re.I)
@@ -487,11 +501,11 @@ def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: Pars
     hrefs = {one.get("id"): unquote(one.get("href", "")) for one in child(book, "manifest")}
     paths = {name: posixpath.normpath(posixpath.join(folder, href)) for name, href in hrefs.items()}
     sheets = [archive.read(path) for path in paths.values() if path.endswith(".css") and path in archive.namelist()]
-    style = b"<style>%s</style>" % b"".join(sheets).decode("ascii", "ignore").encode()
+    rules = _rules((sheet.decode("utf-8", "replace") for sheet in sheets), _TELLING)
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
             page = _PREFIX.sub(rb"\1", archive.read(paths[one.get("idref")]))
-            (chapter,) = parse_html(BytesIO(page + style), request)
+            (chapter,) = parse_html(BytesIO(page), request, rules=rules)
             if text := chapter.text.strip("\n"):
                 yield text
 
