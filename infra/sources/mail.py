@@ -21,19 +21,21 @@ from memagent.errors import SourceError
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
 """The label of a header's words in another encoding (RFC 2047)."""
-_CHARSET = re.compile(rb"""charset\s*=\s*["']?([\w.:-]{1,40})""", re.I)
+_CHARSET = re.compile(
+    rb"""^Content-Type:(?:[^\n;]|\n[ \t]|;(?!\s*charset))*;\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.I | re.M
+)
 _HEAD_BYTES = 2**18
 _HTML, _RICH_BODY = 0x1013, 0x1009
 """Properties of an Outlook mail: a page, and compressed rich text (MS-OXPROPS, PidTagHtml, PidTagRtfCompressed)."""
 _LOGO_CHARS = 100_000
 """Encoded characters up to which a picture in a mail counts as one of its layout."""
 _CALENDAR = re.compile(
-    r"^(SUMMARY|LOCATION|DTSTART|DTEND|ORGANIZER|DESCRIPTION)(?:;(?!TZID=)[^:;\n]*|;TZID=([^:;\n]*))*:(.*)$",
-    re.MULTILINE,
+    r"(METHOD|SUMMARY|LOCATION|DTSTART|DTEND|DURATION|RRULE|STATUS|ORGANIZER|DESCRIPTION)"
+    r"((?:;(?:\"[^\"]*\"|[^\":;])*)*):(.*)"
 )
-
-
-_BASE64 = re.compile(r"((?:[A-Za-z0-9+/]+\s+)*[A-Za-z0-9+/]*={0,2})\s*(.*)", re.DOTALL)
+_NOT_THE_MEETING = {"VTIMEZONE", "STANDARD", "DAYLIGHT", "VALARM"}
+"""Parts of a calendar with times of their own."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _SIGNATURES = {f"application/{kind}-signature" for kind in ("pkcs7", "x-pkcs7", "pgp")}
 
 
@@ -121,7 +123,7 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
         raise SourceError("too-large", f"its headers have more than {_HEAD_BYTES:,} bytes")
     head = data[: end.start() if end else len(data)]
     if not head.isascii():  # old mail: its letters are in the encoding of its text
-        label = _CHARSET.search(head)
+        label = _CHARSET.search(data)  # of its own, or of a part
         with suppress(SourceError):
             data = decode(head, label[1].decode() if label else None)[0].encode() + data[len(head) :]
     data = _ENCODED_WORD.sub(lambda label: b"=?" + browser_encoding(label[1].decode("ascii")).encode("ascii"), data)
@@ -169,14 +171,26 @@ def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Itera
     elif kind in ("text/plain", "text/html", "text/calendar") and part.get_content_disposition() != "attachment":
         text = _text(part, request)
         if kind == "text/calendar":
-            unfolded = re.sub(r"\n[ \t]", "", text)  # a long line goes on in the next one (RFC 5545, 3.1)
-            lines = (f"{name}: {said}{zone and f' ({zone})'}" for name, zone, said in _CALENDAR.findall(unfolded))
-            text = re.sub(r"\\([,;\\])", r"\1", "\n".join(lines).replace("\\n", "\n"))
+            text = _meeting(text)
         yield text
     elif kind not in _SIGNATURES:
         logo = kind.startswith("image/") and part.get_content_disposition() != "attachment"
         size = len(part.get_payload()) if isinstance(part.get_payload(), str) else 0
         attached.append(_Attached(part.get_filename() or kind, matters=not logo or size > _LOGO_CHARS))
+
+
+def _meeting(calendar: str) -> str:
+    """Return what a calendar (RFC 5545) says of its meetings, a line each."""
+    parts, lines = list[str](), list[str]()
+    for line in re.sub(r"\n[ \t]", "", calendar).split("\n"):  # a long line goes on in the next one
+        if line.startswith("BEGIN:"):
+            parts.append(line[6:].strip())
+        elif line.startswith("END:"):
+            parts = parts[:-1]
+        elif not _NOT_THE_MEETING.intersection(parts[-1:]) and (said := _CALENDAR.fullmatch(line)):
+            zone = re.search(r";TZID=\"?([^\";]*)", said[2])
+            lines.append(f"{said[1]}: {said[3]}{f' ({zone[1]})' if zone else ''}")
+    return re.sub(r"\\(.)", lambda sign: "\n" if sign[1] in "nN" else sign[1], "\n".join(lines))
 
 
 def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
@@ -215,18 +229,31 @@ def _text(body: Any, request: ParseRequest) -> str:
     data = body.get_payload(decode=True)
     if not isinstance(data, bytes):
         return ""
-    if str(body["Content-Transfer-Encoding"]).lower() == "base64" and (found := _BASE64.fullmatch(body.get_payload())):
-        letters = "".join(
-            found[1].rstrip("=").split()
-        )  # of one that is cut off, or has a list's footer, Python makes other signs
-        data = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "==") + found[2].encode(
-            "ascii", "surrogateescape"
-        )
+    if str(body["Content-Transfer-Encoding"]).lower() == "base64":
+        data = _from_base64(body.get_payload()) or data
     charset = body.get_content_charset()
     if body.get_content_subtype() == "html" and not charset:
         return _page(data, request)  # what the page says of itself counts
     text, _ = decode(data, charset) if data else ("", "")
     return _page(text.encode(), request) if body.get_content_subtype() == "html" else text
+
+
+def _from_base64(said: str) -> bytes:
+    """Return what lines of base64 say, also where the end is cut off, and a footer behind them, which has no such lines.
+
+    Empty: these lines do not follow each other; Python makes of all letters what it can.
+    """
+    lines, taken = [line.strip() for line in said.strip().split("\n")], list[str]()
+    while taken != lines and _BASE64.fullmatch(line := lines[len(taken)]):
+        if taken and len(taken[-1]) != len(taken[0]):
+            break
+        taken.append(line)
+    footer = lines[len(taken) :]
+    if not taken or (footer and all(_BASE64.fullmatch(line) for line in footer if line)):
+        return b""
+    letters = "".join(taken).rstrip("=")
+    text = b64decode(letters[: len(letters) - (len(letters) % 4 == 1)] + "==")
+    return b"\n".join([text, *(line.encode("utf-8", "surrogateescape") for line in footer)])
 
 
 def _page(data: bytes, request: ParseRequest) -> str:

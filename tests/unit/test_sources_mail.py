@@ -170,16 +170,38 @@ def test_long_lines_of_an_invitation_are_read_in_full():
     assert mail("text/calendar; charset=utf-8", lines).splitlines() == said
 
 
+def test_an_invitation_says_when_how_often_and_whether_it_is_cancelled():
+    lines = (
+        "BEGIN:VCALENDAR\nMETHOD:CANCEL\nBEGIN:VTIMEZONE\nTZID:CET\nBEGIN:STANDARD\nDTSTART:16010101T030000\n"
+        "RRULE:FREQ=YEARLY\nEND:STANDARD\nEND:VTIMEZONE\nBEGIN:VEVENT\nSUMMARY:Files in C:\\\\new\n"
+        'DTSTART;X="a:b;c";TZID="CET":20260301T090000\nDURATION:PT1H\nRRULE:FREQ=WEEKLY\nSTATUS:CANCELLED\n'
+        "BEGIN:VALARM\nDESCRIPTION:Reminder\nEND:VALARM\nDESCRIPTION:One\\nTwo\nEND:VEVENT\nEND:VCALENDAR\n"
+    )
+    said = (
+        "METHOD: CANCEL\nSUMMARY: Files in C:\\new\nDTSTART: 20260301T090000 (CET)\nDURATION: PT1H\n"
+        "RRULE: FREQ=WEEKLY\nSTATUS: CANCELLED\nDESCRIPTION: One\nTwo"
+    )
+    assert mail("text/calendar", lines.replace("\n", "\r\n").encode()) == said
+
+
 def test_headers_may_be_in_the_encoding_of_the_text():
     head = "From: Jörg <a@b.de>\nSubject: Größe: 5 m²\nContent-Type: text/plain; charset=iso-8859-1\n\nFläche"
     (document,) = parse_eml(io.BytesIO(head.encode("latin-1")), REQUEST)
     assert document.text == "From: Jörg <a@b.de>\nSubject: Größe: 5 m²\n\nFläche"
 
 
+def test_headers_may_be_in_the_encoding_of_the_first_part():
+    head = "Subject: charset=greek, Дом\nMIME-Version: 1.0\n" + parts(
+        "mixed", part("text/plain;\n charset=koi8-r", "Да"), part("text/plain; charset=iso-8859-1", "No")
+    )
+    (document,) = parse_eml(io.BytesIO(head.encode("koi8-r")), REQUEST)
+    assert document.text == "Subject: charset=greek, Дом\n\nДа\n\nNo"
+
+
 def test_a_body_that_is_cut_off_is_read_up_to_there():
     kind = "text/plain\r\nContent-Transfer-Encoding: base64"
     assert mail(kind, b"VGhlIGZlZSBp\r\ncyA1IEVVUg") == "The fee is 5 EUR"
-    assert mail(kind, b"VGhlIGZlZSBp\r\ncyA1I\r\n\r\n-- \r\nlist@b.c") == "The fee is 5-- \nlist@b.c"
+    assert mail(kind, b"VGhlIGZlZSBp\r\ncyA1I\r\n\r\n-- \r\nlist@b.c") == "The fee is 5\n\n--\nlist@b.c"
 
 
 def test_a_page_says_its_own_encoding_where_the_mail_does_not():
