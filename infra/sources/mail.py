@@ -239,7 +239,7 @@ def _text(body: Any, request: ParseRequest) -> str:
 
 
 def _from_base64(said: str) -> bytes:
-    """Return what lines of base64 say, also where the end is cut off, and a footer behind them, which has no such lines.
+    """Return what lines of base64 say, also where the end is cut off, and a footer behind them, which has no such ones.
 
     Empty: these lines do not follow each other; Python makes of all letters what it can.
     """
