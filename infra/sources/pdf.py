@@ -5,10 +5,10 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
@@ -56,6 +56,28 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         how = "OCR found none either" if _ocr_is_there() else "pip install 'memagent[ocr]', or run OCR on it first"
         raise SourceError("no-text", f"its pages have no text, only images; {how}")
     yield Parsed(text, title, "application/pdf", page_starts=starts, warnings=(*read.warnings(), *beside))
+
+
+class _Line(NamedTuple):
+    """A level line on a page, in points from its lower left corner."""
+
+    height: float
+    left: float
+    right: float
+
+
+class _Char(NamedTuple):
+    """A character on a page, in points from its lower left corner, and its place in the page's text."""
+
+    size: float
+    line: float
+    low: float
+    high: float
+    middle: float
+    place: int
+
+
+_NO_CHAR = _Char(0, 0, 0, 0, 0, 0)
 
 
 class _Read:
@@ -119,7 +141,7 @@ def _page(document: Any, index: int) -> tuple[str, int]:
     return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments
 
 
-def _with_marks(chars: Any, lines: Iterable[tuple[float, float, float]]) -> str:
+def _with_marks(chars: Any, lines: Iterable[_Line]) -> str:
     """Return the text of a text page, ``^`` before small numbers above the line, ``~~`` around struck words."""
     text: str = chars.get_text_range()
     wide = [place for place, char in enumerate(text) if char > "\uffff"]  # two places each, for pdfium
@@ -141,40 +163,81 @@ def _raised(chars: Any, text: str, wide: list[int]) -> Iterator[tuple[int, str]]
                 yield place, "^" if above else " "
 
 
-def _lines(page: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield left end, right end and height of a page's thin lines, and of those that readers drew through words."""
+def _lines(page: Any) -> Iterator[_Line]:
+    """Yield a page's thin lines, and those that readers drew through words."""
     from pypdfium2 import raw
 
-    for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1):
+    for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
         left, bottom, right, top = line.get_bounds()
-        if top - bottom <= _THIN <= right - left:
-            yield left, right, (bottom + top) / 2
+        if right - left < 2 * (top - bottom):
+            continue
+        figure = line.container
+        while figure:  # what stands in an embedded figure has its coordinates
+            left, bottom, right, top = figure.get_matrix().on_rect(left, bottom, right, top)
+            figure = figure.container
+        if top - bottom <= _THIN <= right - left and _is_drawn(line):
+            yield _Line((bottom + top) / 2, left, right)
+    hidden = raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         note, at = raw.FPDFPage_GetAnnot(page, index), raw.FS_QUADPOINTSF()
-        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT:
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not raw.FPDFAnnot_GetFlags(note) & hidden:
             for place in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
                 raw.FPDFAnnot_GetAttachmentPoints(note, place, at)
-                yield min(at.x1, at.x3), max(at.x2, at.x4), (at.y1 + at.y3) / 2
+                yield _Line((at.y1 + at.y3) / 2, min(at.x1, at.x3), max(at.x2, at.x4))
         raw.FPDFPage_CloseAnnot(note)
 
 
-def _struck(
-    chars: Any, text: str, wide: list[int], lines: Iterable[tuple[float, float, float]]
-) -> list[tuple[int, str]]:
-    """Return where words begin and end that a line goes through, above the one on which they stand."""
+def _is_drawn(path: Any) -> bool:
+    """Whether a path is painted, and in no white."""
+    from pypdfium2 import raw
+
+    fill, stroke, color = ctypes.c_int(), ctypes.c_int(), [ctypes.c_uint() for _ in range(4)]
+    raw.FPDFPath_GetDrawMode(path, fill, stroke)
+    paint = raw.FPDFPageObj_GetStrokeColor if stroke.value else raw.FPDFPageObj_GetFillColor
+    *parts, opacity = (part.value for part in color if paint(path, *color))
+    return bool(stroke.value or fill.value) and (not parts or (opacity > 0 and min(parts) < _WHITE))
+
+
+def _whole(lines: Iterable[_Line]) -> list[_Line]:
+    """Return lines, those as one that are drawn piece by piece, as one for each word."""
+    rows, whole = list[list[_Line]](), list[_Line]()
+    for line in sorted(lines):
+        if not rows or line.height - rows[-1][0].height > _BETWEEN:
+            rows.append([])
+        rows[-1].append(line)
+    for row in rows:
+        begun = len(whole)
+        for line in sorted(row, key=lambda line: line.left):
+            if len(whole) > begun and line.left - whole[-1].right <= _BETWEEN:
+                whole[-1] = whole[-1]._replace(right=max(whole[-1].right, line.right))
+            else:
+                whole.append(line)
+    return whole
+
+
+def _struck(chars: Any, text: str, wide: list[int], lines: Iterable[_Line]) -> list[tuple[int, str]]:
+    """Return where words begin and end that a line goes through, above the one on which the largest of them stand."""
     from pypdfium2 import raw
 
     places = [place + index for index, place in enumerate(wide)]
+
+    @cache
+    def char(index: int) -> _Char:
+        left, low, right, high = chars.get_charbox(index)
+        line, size = _look(chars, place := raw.FPDFText_GetTextIndexFromCharIndex(chars, index))
+        return _Char(size, line, low, high, (left + right) / 2, place - bisect_left(places, place))
+
     struck = set[int]()
-    for left, right, height in lines:
-        first, last = (chars.get_index(x, height, _BESIDE, _THIN) for x in (left, right))
-        for char in range(first, last + 1) if first is not None and last is not None else ():
-            near, _, far, _ = chars.get_charbox(char)
-            line, size = _look(chars, place := raw.FPDFText_GetTextIndexFromCharIndex(chars, char))
-            if left <= (near + far) / 2 <= right and 0.12 * size < height - line < 0.5 * size:
-                struck.add(place - bisect_left(places, place))
+    for height, left, right in _whole(lines):
+        first, last = (chars.get_index(x, height, 2 * _BESIDE, _BESIDE) for x in (left, right))
+        there = map(char, range(first, last + 1) if first is not None and last is not None else ())
+        over = [one for one in there if left <= one.middle <= right and abs(height - one.line) < one.size]
+        largest = max((one for one in over if text[one.place].isalnum()), default=_NO_CHAR)
+        through = 0.16 * largest.size < height - largest.line < 0.5 * largest.size
+        if through and largest.low < height < largest.high - 0.05 * largest.size:  # a root has its line on top
+            struck |= {one.place for one in over if text[one.place].strip()}
     ends = list[int]()
-    for place in sorted(place for place in struck if text[place].strip()):
+    for place in sorted(struck):
         ends = [*ends, place] if not ends or text[ends[-1] : place].strip() else ends[:-1]
         ends.append(place + 1)
     return [(place, "~~") for place in ends]
@@ -182,6 +245,9 @@ def _struck(
 
 _THIN, _BESIDE = 3, 12
 """Points that a line through words is thick at most, and that it may go on beside them."""
+_BETWEEN = 1
+"""Points between two pieces of one line, at most."""
+_WHITE = 250
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 

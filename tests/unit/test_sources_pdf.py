@@ -77,6 +77,30 @@ def test_words_that_a_line_goes_through_are_marked():
     assert parsed(text, "/Annots[8 0 R]", "", note).text.endswith("\n\nFee of ~~sixty 60~~ days is due")
 
 
+def test_a_line_is_judged_by_the_largest_words_over_it():
+    under = "BT /F 12 Tf 50 700 Td (H) Tj -3 Ts /F 8 Tf (2) Tj 0 Ts /F 12 Tf (O) Tj ET 50 698.5 12 .5 re f"
+    assert parsed(f"{under} 62 698.5 8 .5 re f").text.endswith("\n\nH2O")
+    over = "BT /F 12 Tf 50 700 Td (Fee) Tj 3 Ts /F 8 Tf (a) Tj 0 Ts /F 6 Tf ( due....) Tj ET 50 703.2 21 .5 re f"
+    assert parsed(f"{over} 71.5 703.3 30 .5 re f").text.endswith("\n\n~~Feea due....~~")
+
+
+def test_what_is_not_seen_strikes_nothing():
+    text, over = "BT /F 12 Tf 50 700 Td (Fee of sixty) Tj ET", "50 703.5 60 1 re"
+    assert parsed(f"{text} {over} f").text.endswith("\n\n~~Fee of sixty~~")
+    assert parsed(f"{text} 1 g {over} f 1 G 50 704 m 110 704 l S {over} n").text.endswith("\n\nFee of sixty")
+    note = "<</Type/Annot/Subtype/StrikeOut/F 2/Rect[50 695 110 712]/QuadPoints[50 712 110 712 50 697 110 697]>>"
+    assert parsed(text, "/Annots[8 0 R]", "", note).text.endswith("\n\nFee of sixty")
+
+
+def test_lines_of_an_embedded_figure_stand_where_it_stands():
+    head = "<</Type/XObject/Subtype/Form/Matrix[.5 0 0 .5 10 10]/BBox[0 0 900 900]/Resources<</Font<</F 6 0 R>>>>>>"
+    figure = stream("BT /F 20 Tf 50 680 Td (Fee of sixty) Tj ET 50 686 40 1 re f", head)
+    page = "/Resources<</Font<</F 6 0 R>>/XObject<</X 8 0 R>>>>"
+    text = "BT /F 12 Tf 50 {} Td (Due) Tj ET q 1.5 0 0 1.5 5 5 cm /X Do Q"
+    for place in (682, 200):
+        assert parsed(text.format(place), page, "", figure).text.endswith("\n\nDue\n~~Fee~~ of sixty")
+
+
 def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
     monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: False)
     strips = " ".join(f"q 600 0 0 80 0 {80 * row} cm /I Do Q" for row in range(10))
