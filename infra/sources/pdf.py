@@ -5,7 +5,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
@@ -69,15 +69,69 @@ class _Line(NamedTuple):
 class _Char(NamedTuple):
     """A character on a page, in points from its lower left corner, and its place in the page's text."""
 
-    size: float
+    size: float  # none: it stands upright or on its head
     line: float
     low: float
     high: float
-    middle: float
+    left: float
+    right: float
     place: int
 
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
 
-_NO_CHAR = _Char(0, 0, 0, 0, 0, 0)
+
+_NO_CHAR = _Char(0, 0, 0, 0, 0, 0, 0)
+
+
+class _Field(NamedTuple):
+    """A field of a form, in points from the page's lower left corner, and what the file has of its value."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+    value: str
+    is_box: bool
+
+
+class _Chars:
+    """The characters of a page, by number; pdfium and Python count those of a text differently."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.text: str = page.get_text_range()
+        self._wide = [place for place, char in enumerate(self.text) if char > "\uffff"]  # two places each, for pdfium
+        self._places = [place + index for index, place in enumerate(self._wide)]
+        self._seen: dict[int, _Char] = {}
+
+    def __getitem__(self, number: int) -> _Char:
+        from pypdfium2 import raw
+
+        if number not in self._seen:
+            x, y, scale = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
+            raw.FPDFText_GetCharOrigin(self.page, number, x, y)
+            raw.FPDFText_GetMatrix(self.page, number, scale)
+            size = raw.FPDFText_GetFontSize(self.page, number) * math.hypot(scale.c, scale.d) * (scale.a > 0)
+            left, low, right, high = self.page.get_charbox(number)
+            place = raw.FPDFText_GetTextIndexFromCharIndex(self.page, number)
+            place -= bisect_left(self._places, place)
+            self._seen[number] = _Char(size, y.value, low, high, left, right, place)
+        return self._seen[number]
+
+    def at(self, place: int) -> _Char:
+        """Return the character at a place in the text."""
+        from pypdfium2 import raw
+
+        return self[raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))]
+
+    def over(self, line: _Line) -> list[_Char]:
+        """Return the characters that a line goes through, or that it stands over or under."""
+        first, last = (self.page.get_index(x, line.height, 2 * _BESIDE, _BESIDE) for x in (line.left, line.right))
+        there = map(self.__getitem__, range(first, last + 1) if first is not None and last is not None else ())
+        level = (one for one in there if line.left <= one.middle <= line.right and one.place >= 0)
+        return [one for one in level if abs(line.height - one.line) < one.size]
 
 
 class _Read:
@@ -129,37 +183,39 @@ def _page(document: Any, index: int) -> tuple[str, int]:
 
     try:
         page = document[index]
-        comments, lines = _comments(page), list(_lines(page))
+        comments, lines, fields = _comments(page), list(_lines(page)), list(_fields(document, page))
+        printed = page.get_textpage().count_chars()
         # Else the values of forms and free-text notes are no text of the page.
         pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
         page.close()
         page = document[index]
-        text = _with_marks(page.get_textpage(), lines)
+        chars = _Chars(page.get_textpage())
+        text = _with_marks(chars, lines, *_filled_in(chars, fields, printed))
         page.close()
     except pypdfium2.PdfiumError as error:
         raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
     return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments
 
 
-def _with_marks(chars: Any, lines: Iterable[_Line]) -> str:
-    """Return the text of a text page, ``^`` before small numbers above the line, ``~~`` around struck words."""
-    text: str = chars.get_text_range()
-    wide = [place for place, char in enumerate(text) if char > "\uffff"]  # two places each, for pdfium
-    parts, done = list[str](), 0
-    for place, mark in sorted([*_raised(chars, text, wide), *_struck(chars, text, wide, lines)]):
-        parts, done = [*parts, text[done:place], mark], place
-    return "".join([*parts, text[done:]])
+def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, str]], moved: set[int]) -> str:
+    """Return the text of a page, ``^`` before small numbers above the line, ``~~`` around struck words.
+
+    Values of forms stand where their fields are; at the places `moved`, behind all others, pdfium has them once more.
+    """
+    signs = [*chars.text, ""]
+    for place, mark in [*reversed(values), *_struck(chars, lines), *_raised(chars)]:
+        signs[place] = mark + signs[place]
+    return "".join(sign for place, sign in enumerate(signs) if place not in moved)
 
 
-def _raised(chars: Any, text: str, wide: list[int]) -> Iterator[tuple[int, str]]:
+def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:
     """Yield where small numbers begin that stand above the line, and where digits go on behind them."""
-    for number in _NUMBER.finditer(text):
-        shift = bisect_left(wide, number.start())
-        looks = [_look(chars, place + shift) for place in range(*number.span())]
-        line, size = max(looks, key=lambda look: look[1])
-        raised = [small < size and height - line > 0.15 * size for height, small in looks]
+    for number in _NUMBER.finditer(chars.text):
+        looks = [chars.at(place) for place in range(*number.span())]
+        normal = max(looks, key=lambda look: look.size)
+        raised = [look.size < normal.size and look.line - normal.line > 0.15 * normal.size for look in looks]
         for place, (was, above) in enumerate(pairwise(raised), number.start() + 1):
-            if above != was and (above or text[place].isdigit()):
+            if above != was and (above or chars.text[place].isdigit()):
                 yield place, "^" if above else " "
 
 
@@ -177,10 +233,9 @@ def _lines(page: Any) -> Iterator[_Line]:
             figure = figure.container
         if top - bottom <= _THIN <= right - left and _is_drawn(line):
             yield _Line((bottom + top) / 2, left, right)
-    hidden = raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         note, at = raw.FPDFPage_GetAnnot(page, index), raw.FS_QUADPOINTSF()
-        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not raw.FPDFAnnot_GetFlags(note) & hidden:
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
             for place in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
                 raw.FPDFAnnot_GetAttachmentPoints(note, place, at)
                 yield _Line((at.y1 + at.y3) / 2, min(at.x1, at.x3), max(at.x2, at.x4))
@@ -215,26 +270,14 @@ def _whole(lines: Iterable[_Line]) -> list[_Line]:
     return whole
 
 
-def _struck(chars: Any, text: str, wide: list[int], lines: Iterable[_Line]) -> list[tuple[int, str]]:
+def _struck(chars: _Chars, lines: Iterable[_Line]) -> list[tuple[int, str]]:
     """Return where words begin and end that a line goes through, above the one on which the largest of them stand."""
-    from pypdfium2 import raw
-
-    places = [place + index for index, place in enumerate(wide)]
-
-    @cache
-    def char(index: int) -> _Char:
-        left, low, right, high = chars.get_charbox(index)
-        line, size = _look(chars, place := raw.FPDFText_GetTextIndexFromCharIndex(chars, index))
-        return _Char(size, line, low, high, (left + right) / 2, place - bisect_left(places, place))
-
-    struck = set[int]()
-    for height, left, right in _whole(lines):
-        first, last = (chars.get_index(x, height, 2 * _BESIDE, _BESIDE) for x in (left, right))
-        there = map(char, range(first, last + 1) if first is not None and last is not None else ())
-        over = [one for one in there if left <= one.middle <= right and abs(height - one.line) < one.size]
+    text, struck = chars.text, set[int]()
+    for line in _whole(lines):
+        over = chars.over(line)
         largest = max((one for one in over if text[one.place].isalnum()), default=_NO_CHAR)
-        through = 0.16 * largest.size < height - largest.line < 0.5 * largest.size
-        if through and largest.low < height < largest.high - 0.05 * largest.size:  # a root has its line on top
+        through = 0.16 * largest.size < line.height - largest.line < 0.5 * largest.size
+        if through and largest.low < line.height < largest.high - 0.05 * largest.size:  # a root has its line on top
             struck |= {one.place for one in over if text[one.place].strip()}
     ends = list[int]()
     for place in sorted(struck):
@@ -243,23 +286,108 @@ def _struck(chars: Any, text: str, wide: list[int], lines: Iterable[_Line]) -> l
     return [(place, "~~") for place in ends]
 
 
+def _fields(document: Any, page: Any) -> Iterator[_Field]:
+    """Yield the fields of a page's form that are seen, row by row."""
+    from pypdfium2 import raw
+
+    boxes = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
+    kinds = (*boxes, raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
+    form, place = document.formenv, raw.FS_RECTF()
+    for index in range(raw.FPDFPage_GetAnnotCount(page) if form else 0):
+        note = raw.FPDFPage_GetAnnot(page, index)
+        kind = raw.FPDFAnnot_GetFormFieldType(form, note)
+        if kind in kinds and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
+            raw.FPDFAnnot_GetRect(note, place)
+            if kind in boxes:
+                said = "☒" if raw.FPDFAnnot_IsChecked(form, note) else "☐"
+            else:
+                size = raw.FPDFAnnot_GetFormFieldValue(form, note, None, 0)
+                value = (ctypes.c_ushort * (size // 2))()
+                raw.FPDFAnnot_GetFormFieldValue(form, note, value, size)
+                said = bytes(value).decode("utf-16-le", "replace").rstrip("\0")
+            yield _Field(place.left, place.bottom, place.right, place.top, said, kind in boxes)
+        raw.FPDFPage_CloseAnnot(note)
+
+
+def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[tuple[int, str]], set[int]]:
+    """Return the values of fields with their places in the text, and the places at its end that are left out for them.
+
+    A value is shown as the page has it, at the end, from the character number `printed`; without one, as the file has.
+    """
+    everything = [chars[number] for number in range(chars.page.count_chars() if fields else 0)]
+    body = [one for one in everything[:printed] if one.high > one.low and one.size]
+    values, moved = list[tuple[int, str]](), set[int]()
+    for field, own in _shown(fields, everything[printed:]).items():
+        said = " ".join(chars.text[min(own) : max(own) + 1].split()) if own else ""
+        if field.is_box:
+            said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick
+        elif not said or "".join(field.value.split()) == "".join(said.split()):
+            said = " ".join(field.value.split())  # a cell for each digit makes no spaces
+        moved.update(own)
+        place, is_before = _spot(field, body) or (len(chars.text), False)
+        if said:
+            values.append((place, f"{said} " if is_before else f" {said}"))
+    return values, moved
+
+
+def _shown(fields: list[_Field], shown: list[_Char]) -> dict[_Field, list[int]]:
+    """Return the fields row by row, each with the places in the text of what the page shows in it."""
+    places: dict[_Field, list[int]] = {
+        field: [] for field in sorted(fields, key=lambda field: (-field.bottom, field.left))
+    }
+    owner: _Field | None = None
+    for was, one in pairwise([_NO_CHAR, *shown]):
+        inside = next((field for field in fields if _is_within(one, field)), None)
+        # Words may go on behind their field.
+        owner = inside or (owner if abs(one.line - was.line) < _TOUCH else None)
+        if owner and one.place >= 0:
+            places[owner].append(one.place)
+    return places
+
+
+def _is_within(char: _Char, field: _Field) -> bool:
+    return field.bottom <= (char.low + char.high) / 2 <= field.top and field.left <= char.middle <= field.right
+
+
+def _spot(field: _Field, body: list[_Char]) -> tuple[int, bool] | None:
+    """Return the place in the text where a field belongs, and whether words follow there to which it belongs.
+
+    It is behind what stands on its left, or before what stands on its right, as with a box to tick; or behind what
+    stands above it, where that is nearer.
+    """
+    beside = [one for one in body if field.bottom <= one.line + 0.3 * one.size <= field.top]
+    ends = [one for one in beside if one.right <= field.left + _TOUCH]
+    starts = [one for one in beside if one.left >= field.right - _TOUCH]
+    over = [one for one in body if field.left - _TOUCH <= one.middle <= field.right and one.line > field.bottom]
+    found = list[tuple[int, int, bool]]()
+    if ends:
+        last = max(ends, key=lambda one: one.right)
+        found.append((0 if field.left - last.right < _NEAR else 2, last.place + 1, False))
+    if starts and (first := min(starts, key=lambda one: one.left)).left - field.right < _RIGHT:
+        found.append((-1 if field.is_box else 3, first.place, True))
+    if over:
+        lowest = min(one.line for one in over)
+        last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)
+        after = body[body.index(last) :]
+        for was, one in pairwise(after):  # to the end of the words above, which may be longer than the field
+            if abs(one.line - last.line) > _TOUCH or not 0 <= one.left - was.right + _TOUCH < one.size:
+                break
+            last = one
+        if lowest < field.top + _ABOVE:
+            found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1, False))
+    return min(found)[1:] if found else None
+
+
 _THIN, _BESIDE = 3, 12
 """Points that a line through words is thick at most, and that it may go on beside them."""
 _BETWEEN = 1
 """Points between two pieces of one line, at most."""
 _WHITE = 250
+_UNSEEN = 2 | 32
+"""Flags of what readers are not shown (PDF 32000-1, table 165: hidden, no view)."""
+_TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
+"""Points between a field and words that touch it, and the most to words before, behind and above it."""
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
-
-
-def _look(page: Any, place: int) -> tuple[float, float]:
-    """Return the line on which a character of a text page stands, in points from below, and its size."""
-    from pypdfium2 import raw
-
-    x, y, scale = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
-    char = raw.FPDFText_GetCharIndexFromTextIndex(page, place)
-    raw.FPDFText_GetCharOrigin(page, char, x, y)
-    raw.FPDFText_GetMatrix(page, char, scale)
-    return y.value, raw.FPDFText_GetFontSize(page, char) * math.hypot(scale.c, scale.d)
 
 
 def _comments(page: Any) -> int:
