@@ -114,9 +114,10 @@ FORMATS: Registry[SourceFormat] = Registry(
 """By suffix; any other is text, or what its beginning says it is."""
 TITLE_CHARS = 300
 """Characters of a title at most."""
+_ROWS = rb"<(?:tr|thead|tbody|col|colgroup|caption|style)"
 _BY_CONTENT: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO, ParseRequest], Iterator[Parsed]]], ...] = (
     (re.compile(rb"\s*\{\\rtf\d"), parse_rtf),
-    (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<!doctype html|<html|<table)[\s>]", re.I), parse_html),
+    (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<!doctype html|<html|<table\b[^<>]*>\s*%b)[\s>]" % _ROWS, re.I), parse_html),
     (re.compile(rb"(?:[A-Za-z-]{1,40}: .*\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
 )
 """Markup that is no text, whatever a file of it is called."""

@@ -74,6 +74,7 @@ HOSTILE = {
     "a kind with no encoding": (lambda text: mail._CHARSET.search(text.encode()), "Content-Type:{}", "; \n charse"),
     "kinds with no encoding": (lambda text: mail._CHARSET.search(text.encode()), "{}", "Content-Type: a;\n "),
     "the headers of no mail": (beginning(sources._BY_CONTENT[-1][0]), "{}", "Name: x\r\n y\r\n"),
+    "the beginning of no table": (beginning(sources._BY_CONTENT[1][0]), "<table {}", "a \n"),
     "the beginning of no mailbox": (beginning(sources._MARKUP), "From a {}\n", " 10:10"),
     "letters that are no base64": (mail._from_base64, "{}-", "abc\n"),
     "marks of rich text": (text._RTF.findall, "{}", "\\v"),

@@ -112,6 +112,8 @@ def test_a_kind_that_is_not_read_says_what_to_do(tmp_path, name, data, reason, s
         ("a.doc", b"{\\rtf1 The fee is 4{\\b 4}.}", "The fee is 44."),
         ("a.xls", b"\n<!DOCTYPE html><table><tr><td>M&uuml;ller<td>5 &euro;</table>", "Müller\t5 €"),
         ("a.txt", b"<html xmlns:x='y'><p>One", "One"),
+        ("a.xls", b"<table border=1>\n<thead><td>5</table>", "5"),
+        ("a.xml", b"<table name='x'><row>5</row></table>", "<table name='x'><row>5</row></table>"),
         ("a.shtml", b"<p>One", "One"),
         ("a.mht", b"MIME-Version: 1.0\nContent-Type: text/html\n\n<p>One", "One"),
         ("17.host_2,S", b"From: a@b.c\nTo: d,\n e\nMIME-Version: 1.0\n\nHi", "From: a@b.c\nTo: d, e\n\nHi"),
