@@ -101,7 +101,6 @@ EXTRAS: Mapping[str, str] = {
     "safetensors": "cpu",  # or gpu
     "torch": "cpu",  # or gpu
     "transformers": "train",
-    "opentelemetry": "otel",
 }
 """Top module of a package -> extra."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from prefect import flow, get_run_logger, runtime, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
@@ -22,7 +22,6 @@ from pipelines.flows import parameters as commands
 from pipelines.flows.lineage import note_lineage, of_reading
 from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import WATCHED, FailedItems, JobProgress, artifact_key, here, submission, submit, work
-from pipelines.flows.telemetry import observed
 from pipelines.operate.optimize import RETENTION_DAYS, optimize
 from pipelines.report.page import write_to_store
 from pipelines.runs import kept_ingest
@@ -117,12 +116,10 @@ def optimize_corpus(
 @task(name="optimize", cache_policy=NO_CACHE)
 def optimize_stage(settings: Config, corpus: str, retention_days: float) -> None:
     """Compact a corpus's files."""
-    with observed("optimize", f"optimize-{corpus}", str(runtime.flow_run.id or "")) as stage:
-        if settings.ray.jobs_address:
-            submit(settings, commands.optimize(corpus, retention_days), f"{submission()}-optimize-{corpus}")
-            return
-        summary = here(lambda: optimize(corpus, settings, retention_days=retention_days))
-        stage.came_to(summary)
+    if settings.ray.jobs_address:
+        submit(settings, commands.optimize(corpus, retention_days), f"{submission()}-optimize-{corpus}")
+        return
+    summary = here(lambda: optimize(corpus, settings, retention_days=retention_days))
     get_run_logger().info("%s: %d files before, %d now", corpus, summary["files_before"], summary["files_after"])
 
 
@@ -144,9 +141,7 @@ def ingest_stage(settings: Config, corpus: str, sources: list[str], run_id: str)
         with lazy_ray(settings.ray):
             return ingest(Corpus(tables, corpus), sources, settings, run_id)
 
-    with observed("ingest", run_id, str(runtime.flow_run.id or "")) as stage:
-        summary = here(run)
-        stage.came_to({"corpus": corpus, **summary})
+    summary = here(run)
     remember(Corpus(tables, corpus), sources=sources)
     get_run_logger().info("ingested: %s", summary)
     return summary

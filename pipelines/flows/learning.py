@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from prefect import flow, get_run_logger, runtime, task
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
@@ -29,7 +29,6 @@ from pipelines.flows.lineage import learns_from, note_lineage, of_harvest, of_tr
 from pipelines.flows.parameters import check as check_access
 from pipelines.flows.parameters import settings_for
 from pipelines.flows.ray_job import WATCHED, JobProgress, artifact_key, here, submission, submit, work
-from pipelines.flows.telemetry import observed
 from pipelines.harvest import NOTHING, HarvestOptions, NothingToHarvest, harvest
 from pipelines.promote import PromotionRecord, run_promotion
 from pipelines.report.evaluation import evaluation_page
@@ -234,10 +233,7 @@ def train_stage(run: TrainingRun) -> TrainingSummary:
 @task(name="promotion", cache_policy=NO_CACHE)
 def promotion_stage(settings: Config, candidate: str, spec: PromotionSpec) -> PromotionRecord:
     """Compare, and promote or refuse; on a cluster in a separate job, where both versions read."""
-    with observed("promotion", f"promotion-{candidate}", str(runtime.flow_run.id or "")) as stage:
-        record = _compare(settings, candidate, spec)
-        counts = {name: record["questions"].get(name, 0) for name in ("there", "asked")}
-        stage.came_to({"policy_id": candidate, "promoted": int(record["promoted"]), **counts})
+    record = _compare(settings, candidate, spec)
     rows = [dict(row) for row in (record["overall"], *record["groups"])]
     create_table_artifact(rows, key=artifact_key(f"promotion-{candidate}"), description=record["reason"])
     return record

@@ -29,7 +29,6 @@ from memagent.config import Config, LoggingConfig, load_config
 from memagent.errors import MemagentError
 from memagent.records import Progress as Show
 from memagent.records import ProgressCounts
-from pipelines.flows.telemetry import observed
 
 _PROGRESS_SECONDS = 3.0
 LABEL = "memagent."
@@ -75,19 +74,14 @@ WATCHED: dict[str, Any] = {"on_running": [sign], "on_cancellation": [stop_ray_jo
 
 def work(settings: Config, argv: list[str], run_id: str, local: Callable[[], Summary]) -> Summary:
     """Run a stage here, or as a Ray job where a cluster's Jobs API is configured; return the run's summary."""
-    name, flow_run = str(runtime.task_run.task_name or "stage"), str(runtime.flow_run.id or "")
-    with observed(name, run_id, flow_run) as stage:
-        if not settings.ray.jobs_address:
-            with FlowLog(settings.logging):
-                result = here(local)
-        else:
-            output = submit(settings, argv, submission())
-            found = read_summary(Store(settings.store), run_id)
-            if found is None:
-                raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {output}")
-            result = cast(Summary, found)
-        stage.came_to(result)
-    return result
+    if not settings.ray.jobs_address:
+        with FlowLog(settings.logging):
+            return here(local)
+    output = submit(settings, argv, submission())
+    found = read_summary(Store(settings.store), run_id)
+    if found is None:
+        raise MemagentError(f"the Ray job ended without run {run_id} in {settings.store}: {output}")
+    return cast(Summary, found)
 
 
 def here(local: Callable[[], Result]) -> Result:

@@ -28,7 +28,6 @@ HOMES = {
         "infra/learner/selftest.py",
     },
     "mcp": {"pipelines/web/api/mcp_server.py"},
-    "opentelemetry": {"pipelines/flows/telemetry.py"},
     "torch": {"infra/learner/", "pipelines/operate/doctor.py", "infra/engines/cpu_format.py", "memagent/rl/"},
 }
 ABOVE = {("memagent/__init__.py", "pipelines.archive")}
