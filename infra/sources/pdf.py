@@ -4,7 +4,8 @@ import ctypes
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -203,7 +204,7 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     Values of forms stand where their fields are; at the places `moved`, behind all others, pdfium has them once more.
     """
     signs = [*chars.text, ""]
-    for place, mark in [*reversed(values), *_struck(chars, lines), *_raised(chars)]:
+    for place, mark in [*values, *_struck(chars, lines), *_raised(chars)]:
         signs[place] = mark + signs[place]
     return "".join(sign for place, sign in enumerate(signs) if place not in moved)
 
@@ -299,14 +300,21 @@ def _fields(document: Any, page: Any) -> Iterator[_Field]:
         if kind in kinds and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
             raw.FPDFAnnot_GetRect(note, place)
             if kind in boxes:
-                said = "☒" if raw.FPDFAnnot_IsChecked(form, note) else "☐"
+                # LibreOffice ticks a box by the name of no picture of it.
+                state = _string(raw.FPDFAnnot_GetStringValue, note, b"AS")
+                said = "☒" if raw.FPDFAnnot_IsChecked(form, note) or state not in ("", "Off") else "☐"
             else:
-                size = raw.FPDFAnnot_GetFormFieldValue(form, note, None, 0)
-                value = (ctypes.c_ushort * (size // 2))()
-                raw.FPDFAnnot_GetFormFieldValue(form, note, value, size)
-                said = bytes(value).decode("utf-16-le", "replace").rstrip("\0")
+                said = _string(raw.FPDFAnnot_GetFormFieldValue, form, note)
             yield _Field(place.left, place.bottom, place.right, place.top, said, kind in boxes)
         raw.FPDFPage_CloseAnnot(note)
+
+
+def _string(get: Callable[..., int], *of: Any) -> str:
+    """Return what one of pdfium's functions writes as UTF-16 into a place of a size."""
+    size = get(*of, None, 0)
+    said = (ctypes.c_ushort * (size // 2))()
+    get(*of, said, size)
+    return bytes(said).decode("utf-16-le", "replace").rstrip("\0")
 
 
 def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[tuple[int, str]], set[int]]:
@@ -315,19 +323,24 @@ def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[
     A value is shown as the page has it, at the end, from the character number `printed`; without one, as the file has.
     """
     everything = [chars[number] for number in range(chars.page.count_chars() if fields else 0)]
-    body = [one for one in everything[:printed] if one.high > one.low and one.size]
-    values, moved = list[tuple[int, str]](), set[int]()
+    text = chars.text
+    body = [one for one in everything[:printed] if one.size and text[one.place].strip()]
+    values, moved = defaultdict[int, list[str]](list), set[int]()
     for field, own in _shown(fields, everything[printed:]).items():
-        said = " ".join(chars.text[min(own) : max(own) + 1].split()) if own else ""
+        said = " ".join(text[min(own) : max(own) + 1].split()) if own else ""
         if field.is_box:
             said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick
         elif not said or "".join(field.value.split()) == "".join(said.split()):
             said = " ".join(field.value.split())  # a cell for each digit makes no spaces
         moved.update(own)
-        place, is_before = _spot(field, body) or (len(chars.text), False)
         if said:
-            values.append((place, f"{said} " if is_before else f" {said}"))
-    return values, moved
+            values[_spot(field, body) or len(text)].append(said)
+    between = [" ", *text, " "]  # before a place, and at it
+    spaced = (
+        (place, f"{' ' * (not between[place].isspace())}{' '.join(said)}{' ' * between[place + 1].isalnum()}")
+        for place, said in values.items()
+    )
+    return list(spaced), moved
 
 
 def _shown(fields: list[_Field], shown: list[_Char]) -> dict[_Field, list[int]]:
@@ -349,8 +362,8 @@ def _is_within(char: _Char, field: _Field) -> bool:
     return field.bottom <= (char.low + char.high) / 2 <= field.top and field.left <= char.middle <= field.right
 
 
-def _spot(field: _Field, body: list[_Char]) -> tuple[int, bool] | None:
-    """Return the place in the text where a field belongs, and whether words follow there to which it belongs.
+def _spot(field: _Field, body: list[_Char]) -> int | None:
+    """Return the place in the text where a field belongs.
 
     It is behind what stands on its left, or before what stands on its right, as with a box to tick; or behind what
     stands above it, where that is nearer.
@@ -359,12 +372,12 @@ def _spot(field: _Field, body: list[_Char]) -> tuple[int, bool] | None:
     ends = [one for one in beside if one.right <= field.left + _TOUCH]
     starts = [one for one in beside if one.left >= field.right - _TOUCH]
     over = [one for one in body if field.left - _TOUCH <= one.middle <= field.right and one.line > field.bottom]
-    found = list[tuple[int, int, bool]]()
+    found = list[tuple[int, int]]()
     if ends:
         last = max(ends, key=lambda one: one.right)
-        found.append((0 if field.left - last.right < _NEAR else 2, last.place + 1, False))
+        found.append((0 if field.left - last.right < _NEAR else 2, last.place + 1))
     if starts and (first := min(starts, key=lambda one: one.left)).left - field.right < _RIGHT:
-        found.append((-1 if field.is_box else 3, first.place, True))
+        found.append((-1 if field.is_box else 3, first.place))
     if over:
         lowest = min(one.line for one in over)
         last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)
@@ -374,8 +387,8 @@ def _spot(field: _Field, body: list[_Char]) -> tuple[int, bool] | None:
                 break
             last = one
         if lowest < field.top + _ABOVE:
-            found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1, False))
-    return min(found)[1:] if found else None
+            found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1))
+    return min(found)[1] if found else None
 
 
 _THIN, _BESIDE = 3, 12
