@@ -118,7 +118,7 @@ _ROWS = rb"<(?:tr|thead|tbody|col|colgroup|caption|style)"
 _BY_CONTENT: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO, ParseRequest], Iterator[Parsed]]], ...] = (
     (re.compile(rb"\s*\{\\rtf\d"), parse_rtf),
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<!doctype html|<html|<table\b[^<>]*>\s*%b)[\s>]" % _ROWS, re.I), parse_html),
-    (re.compile(rb"(?:[A-Za-z-]{1,40}: .*\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
+    (re.compile(rb"(?:[A-Za-z][A-Za-z0-9-]{0,60}:.*\n(?:[ \t].*\n)*)*MIME-Version: *1\.0", re.I), parse_eml),
 )
 """Markup that is no text, whatever a file of it is called."""
 _BEGINNING = 2**16

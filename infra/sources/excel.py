@@ -131,6 +131,8 @@ class Workbook:
                 for comment in self._archive.elements(path, "comment"):
                     said = " ".join("".join(one.text or "" for one in comment.iter("{*}t")).split())
                     yield f"Comment on {attribute(comment, 'ref')}: {said}"
+            elif kind == "control" or (kind == "ctrlProp" and self._archive.xml(path).get("objectType") != "Button"):
+                self.not_read["form control"] += 1
             elif kind == "drawing":
                 root = self._archive.xml(path)
                 self.not_read.update(not_read(root))

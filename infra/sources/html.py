@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
 from inscriptis import Inscriptis
@@ -21,6 +21,7 @@ from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_start_handler
 
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
+from infra.sources.css_counters import STYLES, CounterRule, counter_rules, write_counters
 from infra.sources.decoding import clean, decode
 from infra.sources.office import child, local_name, opened, xml
 from memagent.errors import SourceError
@@ -36,17 +37,27 @@ _NEWER_BLOCKS = re.compile(
 """Blocks that libxml2 does not know: a paragraph whose end is left out would go on in them."""
 _STRUCK = re.compile(r"<(/?)(?:s|strike)(?=[\s/>])", re.I)
 """Elements that libxml2 ends before a paragraph in them, and browsers do not; as ``del`` they go on."""
-_NO_RULES: Mapping[str, str] = {}
+
+
+class Styles(NamedTuple):
+    """What counts of style sheets: styles of classes that change what is said, and rules with counters."""
+
+    classes: Mapping[str, str] = {}
+    counters: Sequence[CounterRule] = ()
 
 
 def parse_html(
-    stream: BinaryIO, request: ParseRequest, *, is_mail: bool = False, rules: Mapping[str, str] = _NO_RULES
+    stream: BinaryIO,
+    request: ParseRequest,
+    *,
+    is_mail: bool = False,
+    styles: Styles = Styles(),  # noqa: B008 (a tuple)
 ) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
     Args:
         is_mail: what its own style sheet hides is not read.
-        rules: styles of classes from other style sheets.
+        styles: of other style sheets.
 
     Raises:
         SourceError: ``too-deep`` where libxml2 would drop what lies below its limit of nesting, ``bomb`` and
@@ -77,8 +88,8 @@ def parse_html(
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
-    own = _rules((one.text or "" for one in tree.iter("style")), _TELLING_IN_MAIL if is_mail else _TELLING)
-    prepare(tree, {**rules, **own})
+    own = _styles((one.text or "" for one in tree.iter("style")), _TELLING_IN_MAIL if is_mail else _TELLING)
+    prepare(tree, Styles({**styles.classes, **own.classes}, [*styles.counters, *own.counters]))
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
@@ -86,12 +97,13 @@ def parse_html(
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
-def prepare(tree: Any, rules: Mapping[str, str]) -> None:
+def prepare(tree: Any, styles: Styles) -> None:
     """Change a page's tree (lxml) so that its layout as text says what a browser shows.
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    _apply(rules, tree)
+    _apply(styles.classes, tree)
+    write_counters(tree, styles.counters)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
@@ -119,18 +131,15 @@ def prepare(tree: Any, rules: Mapping[str, str]) -> None:
         spare = _spread(table, spare)
 
 
-def _rules(sheets: Iterable[str], telling: re.Pattern[str]) -> dict[str, str]:
-    """Return the styles of classes, where style sheets have simple rules that change what is said."""
-    given, numbered = defaultdict[str, dict[str, str]](dict), dict[str, str]()
-    for selectors, said in (rule for sheet in sheets for rule in _RULE.findall(_NO_RULE.sub("", sheet))):
+def _styles(sheets: Iterable[str], telling: re.Pattern[str]) -> Styles:
+    """Return what counts of style sheets; of rules for classes, the simple ones."""
+    given = defaultdict[str, dict[str, str]](dict)
+    rules = [rule for sheet in sheets for rule in _RULE.findall(_NO_RULE.sub("", sheet))]
+    for selectors, said in rules:
         if declared := {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}:
             for name in _CLASS.findall(selectors):
                 given[name].update(declared)
-        if counter := _COUNTER.search(said):  # as Google Docs numbers its lists
-            numbered |= dict.fromkeys(_NUMBERED.findall(selectors), f"list-style: {counter[1] or 'decimal'}")
-    for name, style in numbered.items():
-        given[name] = {key: one for key, one in given[name].items() if not key.startswith("list")} | {"list": style}
-    return {name: "; ".join(declared.values()) for name, declared in given.items()}
+    return Styles({name: "; ".join(declared.values()) for name, declared in given.items()}, counter_rules(rules))
 
 
 def _apply(rules: Mapping[str, str], tree: Any) -> None:
@@ -261,12 +270,13 @@ def _number(listing: Any) -> None:
     """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
     items, own = listing.findall("li"), ("type", "start", "reversed")
     if given := _LIST_STYLE.search(listing.get("style", "")):
-        listing.set("type", _CSS_STYLES[given[1].lower()])
+        listing.set("type", STYLES[given[1].lower()])
     if not any(listing.get(name) is not None for name in own) and all(item.get("value") is None for item in items):
         return
     step = -1 if listing.get("reversed") is not None else 1
     count = _integer(listing.get("start"), len(items) if step < 0 else 1)
-    style = _LIST_STYLES.get(listing.get("type", ""), "decimal")
+    kind = listing.get("type", "")
+    style = _LIST_STYLES.get(kind, kind)
     for item in items:
         count = _integer(item.get("value"), count)
         item.text = f"{counted(count, style)}. ".lstrip(". ") + (item.text or "").lstrip()
@@ -323,8 +333,6 @@ def _integer(value: str | None, default: int) -> int:
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
 _RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-_COUNTER = re.compile(r"\bcounter\(\s*[\w-]+\s*(?:,\s*([\w-]+))?")
-_NUMBERED = re.compile(r"\.([\w-]+)\s*[>\s]\s*li::?before")
 _CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
 _NO_RULE = re.compile(r"/\*.*?\*/|<!--|-->|@[^;{]*;|@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I)
 _TELLING = re.compile(r"(?<![\w-])(?:text-decoration|vertical-align|list-style)(?:-line|-type)?\s*:[^;]*", re.I)
@@ -364,11 +372,7 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 _UNSEEN = re.compile(r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
 _DISPLAY = re.compile(r"\s*display\s*:\s*([\w-]+)", re.I)
 _LIST_STYLE = re.compile(r"list-style(?:-type)?\s*:\s*(none|(?:lower|upper)-(?:alpha|latin|roman))", re.I)
-_CSS_STYLES = {
-    **{"lower-alpha": "a", "lower-latin": "a", "upper-alpha": "A", "upper-latin": "A"},
-    **{"lower-roman": "i", "upper-roman": "I", "none": "none"},
-}
-_LIST_STYLES = {"none": "none", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
 _MOST_EMPTY = 20
 """Elements without a text between one and the text beside it."""
@@ -501,11 +505,11 @@ def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: Pars
     hrefs = {one.get("id"): unquote(one.get("href", "")) for one in child(book, "manifest")}
     paths = {name: posixpath.normpath(posixpath.join(folder, href)) for name, href in hrefs.items()}
     sheets = [archive.read(path) for path in paths.values() if path.endswith(".css") and path in archive.namelist()]
-    rules = _rules((sheet.decode("utf-8", "replace") for sheet in sheets), _TELLING)
+    styles = _styles((sheet.decode("utf-8", "replace") for sheet in sheets), _TELLING)
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
             page = _PREFIX.sub(rb"\1", archive.read(paths[one.get("idref")]))
-            (chapter,) = parse_html(BytesIO(page), request, rules=rules)
+            (chapter,) = parse_html(BytesIO(page), request, styles=styles)
             if text := chapter.text.strip("\n"):
                 yield text
 

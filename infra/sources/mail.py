@@ -18,15 +18,17 @@ from infra.sources.decoding import blank, browser_encoding, clean, decode
 from infra.sources.html import parse_html
 from memagent.errors import SourceError
 
-_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
+_RECIPIENTS = (("To", 1), ("Cc", 2), ("Bcc", 3))
+"""Kinds of recipients in Outlook's mails (MS-OXPROPS, PidTagRecipientType)."""
 _ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
 """The label of a header's words in another encoding (RFC 2047)."""
 _CHARSET = re.compile(
     rb"""^Content-Type:(?:[^\n;]|\n[ \t]|;(?!\s*charset))*;\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.I | re.M
 )
 _HEAD_BYTES = 2**18
-_HTML, _RICH_BODY = 0x1013, 0x1009
-"""Properties of an Outlook mail: a page, and compressed rich text (MS-OXPROPS, PidTagHtml, PidTagRtfCompressed)."""
+_HTML, _RICH_BODY, _TRANSPORT, _RECIPIENT_TYPE = 0x1013, 0x1009, 0x7D, 0xC15
+"""Properties of an Outlook mail (MS-OXPROPS): a page, compressed rich text, the headers it came with."""
 _LOGO_CHARS = 100_000
 """Encoded characters up to which a picture in a mail counts as one of its layout."""
 _CALENDAR = re.compile(
@@ -93,12 +95,20 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     try:
         message = Message.load(stream.read())
-        given = {name.title(): value for name, value in message.message_headers.items()}
+        raw = message.properties.str_prop_value(_TRANSPORT) or ""
+        given = _shown(_parsed(raw.encode("utf-8", "surrogateescape")))
+        named = [
+            (f"{one.name} <{one.email_address}>", one.properties.int_prop_value(_RECIPIENT_TYPE) or 1)
+            for one in message.recipients
+        ]
         heads = {
-            "From": message.sender or "",
-            "To": given.get("To") or ", ".join(f"{one.name} <{one.email_address}>" for one in message.recipients),
-            "Cc": given.get("Cc", ""),
-            "Date": given.get("Date") or (f"{message.sent_date:%a, %d %b %Y %H:%M:%S %z}" if message.sent_date else ""),
+            "From": given.get("From") or message.sender or "",
+            **{
+                name: given.get(name) or ", ".join(who for who, is_ in named if is_ == kind)
+                for name, kind in _RECIPIENTS
+            },
+            "Date": message.message_headers.get("Date")
+            or (f"{message.sent_date:%a, %d %b %Y %H:%M:%S %z}" if message.sent_date else ""),
             "Subject": message.subject,
         }
         plain = message.body or ""
@@ -126,17 +136,25 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
         label = _CHARSET.search(data)  # of its own, or of a part
         with suppress(SourceError):
             data = decode(head, label[1].decode() if label else None)[0].encode() + data[len(head) :]
-    data = _ENCODED_WORD.sub(lambda label: b"=?" + browser_encoding(label[1].decode("ascii")).encode("ascii"), data)
-    message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
     attached: list[_Attached] = []
     try:
-        heads = {name: " ".join(str(message[name]).split()) for name in _HEADERS if message[name]}
+        message = _parsed(data)
+        heads = _shown(message)
         texts = list(_texts(message, request, attached))
     except (ValueError, TypeError, AttributeError, IndexError, KeyError, LookupError) as error:
         raise SourceError("broken", "its headers cannot be read; save the mail again as .eml") from error
     if not heads and "MIME-Version" not in message:
         raise SourceError("broken", "it has no sender, date or subject: it is no mail; give it the suffix .txt")
     return _laid_out(heads, texts, attached)
+
+
+def _parsed(data: bytes) -> EmailMessage:
+    data = _ENCODED_WORD.sub(lambda label: b"=?" + browser_encoding(label[1].decode("ascii")).encode("ascii"), data)
+    return BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
+
+
+def _shown(message: EmailMessage) -> dict[str, str]:
+    return {name: " ".join(str(message[name]).split()) for name in _HEADERS if message[name]}
 
 
 def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]) -> Parsed:

@@ -138,8 +138,8 @@ def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
         kind = attribute(one, "uri").rpartition("/")[2]
         if name != "graphicData":
             found["embedded document" if name == "altChunk" else "embedded object"] += 1
-        elif kind in ("chart", "diagram"):
-            found[kind] += 1
+        elif (drawn := kind.removesuffix("ex")) in ("chart", "diagram"):
+            found[drawn] += 1
     for one in root.iter("{*}pic"):
         size = next((ext for ext in one.iter("{*}ext") if ext.get("cx") and ext.get("cy")), None)
         found["large picture"] += size is not None and int(size.get("cx")) * int(size.get("cy")) >= large

@@ -4,12 +4,12 @@ import ctypes
 import math
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple
+from itertools import pairwise, takewhile
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
@@ -94,7 +94,7 @@ class _Field(NamedTuple):
     right: float
     top: float
     value: str
-    is_box: bool
+    kind: Literal["box", "list", "text"]
 
 
 class _Chars:
@@ -203,10 +203,11 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
 
     Values of forms stand where their fields are; at the places `moved`, behind all others, pdfium has them once more.
     """
-    signs = [*chars.text, ""]
-    for place, mark in [*values, *_struck(chars, lines), *_raised(chars)]:
-        signs[place] = mark + signs[place]
-    return "".join(sign for place, sign in enumerate(signs) if place not in moved)
+    kept = ["\n" * (place - 1 not in moved) if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
+    marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
+    for place, mark in [*values, *marks]:
+        kept[place] = mark + kept[place]
+    return "".join(kept)
 
 
 def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:
@@ -291,21 +292,27 @@ def _fields(document: Any, page: Any) -> Iterator[_Field]:
     """Yield the fields of a page's form that are seen, row by row."""
     from pypdfium2 import raw
 
-    boxes = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
-    kinds = (*boxes, raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
+    kinds: dict[int, Literal["box", "list", "text"]] = {
+        **dict.fromkeys((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON), "box"),
+        **dict.fromkeys((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX), "text"),
+        raw.FPDF_FORMFIELD_LISTBOX: "list",
+    }
     form, place = document.formenv, raw.FS_RECTF()
     for index in range(raw.FPDFPage_GetAnnotCount(page) if form else 0):
         note = raw.FPDFPage_GetAnnot(page, index)
-        kind = raw.FPDFAnnot_GetFormFieldType(form, note)
-        if kind in kinds and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
+        kind = kinds.get(raw.FPDFAnnot_GetFormFieldType(form, note))
+        if kind and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
             raw.FPDFAnnot_GetRect(note, place)
-            if kind in boxes:
+            if kind == "box":
                 # LibreOffice ticks a box by the name of no picture of it.
                 state = _string(raw.FPDFAnnot_GetStringValue, note, b"AS")
                 said = "☒" if raw.FPDFAnnot_IsChecked(form, note) or state not in ("", "Off") else "☐"
             else:
-                said = _string(raw.FPDFAnnot_GetFormFieldValue, form, note)
-            yield _Field(place.left, place.bottom, place.right, place.top, said, kind in boxes)
+                options = range(raw.FPDFAnnot_GetOptionCount(form, note) if kind == "list" else 0)
+                chosen = [index for index in options if raw.FPDFAnnot_IsOptionSelected(form, note, index)]
+                labels = (_string(raw.FPDFAnnot_GetOptionLabel, form, note, index) for index in chosen)
+                said = ", ".join(labels) or _string(raw.FPDFAnnot_GetFormFieldValue, form, note)
+            yield _Field(place.left, place.bottom, place.right, place.top, said, kind)
         raw.FPDFPage_CloseAnnot(note)
 
 
@@ -328,9 +335,9 @@ def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[
     values, moved = defaultdict[int, list[str]](list), set[int]()
     for field, own in _shown(fields, everything[printed:]).items():
         said = " ".join(text[min(own) : max(own) + 1].split()) if own else ""
-        if field.is_box:
+        if field.kind == "box":
             said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick
-        elif not said or "".join(field.value.split()) == "".join(said.split()):
+        elif field.kind == "list" or not said or "".join(field.value.split()) == "".join(said.split()):
             said = " ".join(field.value.split())  # a cell for each digit makes no spaces
         moved.update(own)
         if said:
@@ -375,9 +382,11 @@ def _spot(field: _Field, body: list[_Char]) -> int | None:
     found = list[tuple[int, int]]()
     if ends:
         last = max(ends, key=lambda one: one.right)
+        word = takewhile(lambda pair: pair[1].place == pair[0].place + 1, pairwise(body[body.index(last) :]))
+        last = next((one for _, one in deque(word, maxlen=1)), last)  # which may reach into the field
         found.append((0 if field.left - last.right < _NEAR else 2, last.place + 1))
     if starts and (first := min(starts, key=lambda one: one.left)).left - field.right < _RIGHT:
-        found.append((-1 if field.is_box else 3, first.place))
+        found.append((-1 if field.kind == "box" else 3, first.place))
     if over:
         lowest = min(one.line for one in over)
         last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)

@@ -82,6 +82,7 @@ class _Document:
         self.not_read.update(not_read(body))
         codes = "".join((one.text or "") + attribute(one, "instr") for one in body.iter("{*}instrText", "{*}fldSimple"))
         self.not_read["automatic number"] = len(_NUMBERING.findall(codes))
+        self.not_read["form control"] = sum(kind == "control" for kind, _ in self._parts.values())
         self.not_read["formula"] = len(re.findall(r"\bEQ\s", codes))
         beside = [self._parts.get(name, ("", "")) for name in self._printed_beside(body)]
         for kind in ("header", "", "footer"):

@@ -5,18 +5,25 @@ from collections.abc import Mapping
 
 _SECTOR, _SMALL, _CUTOFF = 512, 64, 4096
 _END, _FREE, _FAT = 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFD
-_UNICODE, _BINARY = 0x001F, 0x0102
+_INTEGER, _UNICODE, _BINARY = 0x0003, 0x001F, 0x0102
 _ROOT_HEADER, _ATTACHMENT_HEADER = 32, 8
 
-Properties = Mapping[int, str | bytes]
-"""Values by the numbers of their properties: texts and bytes."""
+Properties = Mapping[int, str | bytes | int]
+"""Values by the numbers of their properties."""
 
 
-def msg(properties: Properties, attachments: tuple[Properties, ...] = ()) -> bytes:
-    """A mail of these properties; subject 0x37, body 0x1000, HTML 0x1013, headers 0x7D, file name 0x3707."""
+def msg(
+    properties: Properties, attachments: tuple[Properties, ...] = (), recipients: tuple[Properties, ...] = ()
+) -> bytes:
+    """A mail of these properties; subject 0x37, body 0x1000, HTML 0x1013, headers 0x7D, file name 0x3707.
+
+    A recipient's name is 0x3001, the address 0x39FE, the kind 0xC15.
+    """
     tree: dict[str, object] = _storage(properties, _ROOT_HEADER, len(attachments))
     for number, attachment in enumerate(attachments):
         tree[f"__attach_version1.0_#{number:08X}"] = _storage(attachment, _ATTACHMENT_HEADER, 0)
+    for number, recipient in enumerate(recipients):
+        tree[f"__recip_version1.0_#{number:08X}"] = _storage(recipient, _ATTACHMENT_HEADER, 0)
     return _compound(tree)
 
 
@@ -26,6 +33,9 @@ def _storage(properties: Properties, header: int, attachments: int) -> dict[str,
     if header == _ROOT_HEADER:
         struct.pack_into("<8x4I", table, 0, 0, attachments, 0, attachments)
     for number, value in properties.items():
+        if isinstance(value, int):
+            table += struct.pack("<HHIII", _INTEGER, number, 6, value, 0)
+            continue
         kind = _UNICODE if isinstance(value, str) else _BINARY
         data = value.encode("utf-16-le") if isinstance(value, str) else value
         streams[f"__substg1.0_{number:04X}{kind:04X}"] = data

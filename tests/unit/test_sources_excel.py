@@ -147,6 +147,20 @@ def test_comments_are_read_and_charts_are_said(tmp_path):
     assert document.warnings == ("part not read: 1 chart",)
 
 
+def test_boxes_to_tick_are_said(tmp_path):
+    book, path = openpyxl.Workbook(), tmp_path / "a.xlsx"
+    book.active["A1"] = "Paid"
+    book.save(path)
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/ctrlProp"
+    with zipfile.ZipFile(path, "a") as archive:
+        rows = "".join(f'<Relationship Id="r{n}" Type="{kind}" Target="../ctrlProps/{n}.xml"/>' for n in range(2))
+        archive.writestr("xl/worksheets/_rels/sheet1.xml.rels", f"<Relationships>{rows}</Relationships>")
+        for number, control in enumerate(("CheckBox", "Button")):
+            archive.writestr(f"xl/ctrlProps/{number}.xml", f'<formControlPr objectType="{control}" checked="Checked"/>')
+    (document,) = parse(str(path), "a.xlsx", IngestConfig())
+    assert document.warnings == ("part not read: 1 form control",)
+
+
 def without(path, part: str) -> None:
     """Take a part out of an archive."""
     with zipfile.ZipFile(path) as archive:

@@ -33,6 +33,15 @@ def test_an_outlook_mail_is_its_headers_body_and_attachments():
     assert document.warnings == ("part not read: 1 attachment",)
 
 
+def test_people_of_an_outlook_mail_are_named_as_in_any_mail():
+    heads = "From: =?utf-8?B?SsO8cmdlbg==?= <j@x.de>\r\nTo: =?iso-8859-1?Q?Andr=E9?= <a@y.fr>\r\n"
+    said = "From: Jürgen <j@x.de>\nTo: André <a@y.fr>\nSubject: Offer\n\nFive"
+    assert outlook(msg({SUBJECT: "Offer", BODY: "Five", HEADERS: heads})).text == said
+    people = tuple({0x3001: name, 0x39FE: f"{name}@x.de", 0xC15: kind} for kind, name in enumerate(("a", "b", "c"), 1))
+    said = "To: a <a@x.de>\nCc: b <b@x.de>\nBcc: c <c@x.de>\nSubject: Offer\n\nFive"
+    assert outlook(msg({SUBJECT: "Offer", BODY: "Five"}, recipients=people)).text == said
+
+
 def test_html_counts_where_the_plain_body_is_blank():
     page = "<html><head><meta charset='utf-8'></head><body><p>Für alle</p></body></html>".encode()
     assert "Für alle" in outlook(msg({SUBJECT: "s", BODY: " \r\n", HTML: page})).text

@@ -117,6 +117,7 @@ def test_a_kind_that_is_not_read_says_what_to_do(tmp_path, name, data, reason, s
         ("a.shtml", b"<p>One", "One"),
         ("a.mht", b"MIME-Version: 1.0\nContent-Type: text/html\n\n<p>One", "One"),
         ("17.host_2,S", b"From: a@b.c\nTo: d,\n e\nMIME-Version: 1.0\n\nHi", "From: a@b.c\nTo: d, e\n\nHi"),
+        ("17.host", b"Subject:\nX-1: a\nMIME-Version: 1.0\n\nHi", "Hi"),
         ("memo", b"From Ann Smith\nTo: Bob", "From Ann Smith\nTo: Bob"),
         ("a.txt", b"From: a@b.c\nTo: d\n\n{\\rtf1} <html>", "From: a@b.c\nTo: d\n\n{\\rtf1} <html>"),
     ],

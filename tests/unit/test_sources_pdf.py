@@ -56,10 +56,11 @@ def test_values_and_boxes_of_a_form_stand_where_its_fields_are():
         f"{head}/FT/Btn/T(h)/V/Yes/AS/Yes/AP<</N<</on 7 0 R>>>>/Rect[250 668 260 678]>>",
         f"{head}/FT/Tx/T(e)/V(Berlin)/Rect[50 610 90 625]>>",
         f"{head}/FT/Ch/Ff 131072/T(f)/V(Texas)/Opt[(Texas)(Ohio)]/Rect[200 610 300 625]>>",
+        f"{head}/FT/Ch/T(i)/V(French)/I[1]/Opt[(German)(French)]/Rect[100 520 200 570]>>",
         f"{head}/FT/Tx/T(g)/V(none)/F 2/Rect[400 610 500 625]>>",
         "<</Type/Annot/Subtype/FreeText/F 4/DA(/F 12 Tf 0 g)/Contents(A note)/Rect[50 400 300 420]>>",
     ]
-    numbers = " ".join(f"{number} 0 R" for number in range(8, 17))
+    numbers = " ".join(f"{number} 0 R" for number in range(8, 18))
     form = f"/AcroForm<</NeedAppearances true/Fields[{numbers}]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
     said = (
         (50, 700, "Landlord:"),
@@ -68,11 +69,16 @@ def test_values_and_boxes_of_a_form_stand_where_its_fields_are():
         (165, 670, "Children"),
         (265, 670, "Dogs"),
     )
-    said += ((50, 628, "Place of birth"), (200, 628, "State"), (50, 580, "All is agreed."))
+    said += ((50, 628, "Place of birth"), (200, 628, "State"), (50, 580, "All is agreed."), (50, 540, "Language:"))
     text = " ".join(f"BT /F 12 Tf {x} {y} Td ({words}) Tj ET" for x, y, words in said)
     read = parsed(text, f"/Annots[{numbers}]", form, *fields).text.split("\n\n", 1)[1]
     lines = ["Landlord: Ann Smith Signed: 5 May", "☒ Pets ☐ Children ☒ Dogs", "Place of birth Berlin State Texas"]
-    assert read.splitlines()[:4] == [*lines, "All is agreed."] and read.count("Smith") == 1 and "none" not in read
+    assert (
+        read.splitlines()[:5] == [*lines, "All is agreed.", "Language: French"]
+        and read.count("Smith") == 1
+        and "none" not in read
+        and "German" not in read
+    )
 
 
 def test_small_digits_above_the_line_are_no_digits_of_their_number():

@@ -443,9 +443,10 @@ def drawn(kind: str, size: tuple[int, int] = (1, 1)) -> str:
 def test_what_is_drawn_and_embedded_is_said():
     page = drawn("picture", (17 * 360_000, 25 * 360_000))
     body = paragraph(
-        drawn("chart") + drawn("chart") + drawn("picture", (10, 10)) + page + "<w:object><w:OLEObject/></w:object>"
+        drawn("chart") + drawn("chartex") + drawn("picture", (10, 10)) + page + "<w:object><w:OLEObject/></w:object>"
     )
-    (document,) = parse_docx(io.BytesIO(docx(body)), ParseRequest("a.docx", IngestConfig()))
-    assert document.warnings == ("part not read: 2 charts; 1 embedded object; 1 large picture",)
+    parts = {"control1": "", "control2": ""}
+    (document,) = parse_docx(io.BytesIO(docx(body, parts)), ParseRequest("a.docx", IngestConfig()))
+    assert document.warnings == ("part not read: 2 charts; 1 embedded object; 1 large picture; 2 form controls",)
     (plain,) = parse_docx(io.BytesIO(docx(paragraph(run("x")))), ParseRequest("a.docx", IngestConfig()))
     assert plain.warnings == ()
