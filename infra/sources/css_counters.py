@@ -69,8 +69,7 @@ def counter_rules(rules: Iterable[tuple[str, str]]) -> list[CounterRule]:
     found = []
     for selectors, said in rules:
         declared = {name.lower(): value for name, value in _COUNTS.findall(said)}
-        for selector in " ".join(selectors.split()).replace(" >", ">").replace("> ", ">").split(","):
-            selector = selector.strip()
+        for selector in re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.split())).split(","):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
             if declared and parts and "".join(part[0] for part in parts) == own:
                 simple = [_Compound(part[2], frozenset(part[3].split(".")[1:]), part[1] is not None) for part in parts]

@@ -27,6 +27,7 @@ _CHARSET = re.compile(
     rb"""^Content-Type:(?:[^\n;]|\n[ \t]|;(?!\s*charset))*;\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.I | re.M
 )
 _HEAD_BYTES = 2**18
+_LONG_HEADERS = f"its headers have more than {_HEAD_BYTES:,} bytes"
 _HTML, _RICH_BODY, _TRANSPORT, _RECIPIENT_TYPE = 0x1013, 0x1009, 0x7D, 0xC15
 """Properties of an Outlook mail (MS-OXPROPS): a page, compressed rich text, the headers it came with."""
 _LOGO_CHARS = 100_000
@@ -95,7 +96,8 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     try:
         message = Message.load(stream.read())
-        raw = message.properties.str_prop_value(_TRANSPORT) or ""
+        if len(raw := message.properties.str_prop_value(_TRANSPORT) or "") > _HEAD_BYTES:
+            raise SourceError("too-large", _LONG_HEADERS)
         given = _shown(_parsed(raw.encode("utf-8", "surrogateescape")))
         named = [
             (f"{one.name} <{one.email_address}>", one.properties.int_prop_value(_RECIPIENT_TYPE) or 1)
@@ -116,7 +118,7 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         html = message.properties.binary_prop_value(_HTML) or (message.html_body or "").encode("utf-8", "replace")
         attached = [_Attached(one.file_name or one.mime_type or "") for one in message.attachments]
         rich = message.properties.binary_prop_value(_RICH_BODY)
-    except (ValueError, KeyError, IndexError, OSError, LookupError, AssertionError, struct.error) as error:
+    except (ValueError, TypeError, AttributeError, OSError, LookupError, AssertionError, struct.error) as error:
         raise SourceError("broken", "it is no Outlook mail, or a damaged one; save it again as .msg or .eml") from error
     if blank(plain) and not html and rich:
         raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
@@ -130,7 +132,7 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 def _mail(data: bytes, request: ParseRequest) -> Parsed:
     end = re.search(rb"\r?\n\r?\n", data)
     if (end.start() if end else len(data)) > _HEAD_BYTES:  # Python's parser takes gigabytes for megabytes of a header
-        raise SourceError("too-large", f"its headers have more than {_HEAD_BYTES:,} bytes")
+        raise SourceError("too-large", _LONG_HEADERS)
     head = data[: end.start() if end else len(data)]
     if not head.isascii():  # old mail: its letters are in the encoding of its text
         label = _CHARSET.search(data)  # of its own, or of a part

@@ -248,11 +248,11 @@ def _is_drawn(path: Any) -> bool:
     """Whether a path is painted, and in no white."""
     from pypdfium2 import raw
 
-    fill, stroke, color = ctypes.c_int(), ctypes.c_int(), [ctypes.c_uint() for _ in range(4)]
+    fill, stroke, color = ctypes.c_int(), ctypes.c_int(), [ctypes.c_uint(part) for part in (0, 0, 0, 255)]
     raw.FPDFPath_GetDrawMode(path, fill, stroke)
     paint = raw.FPDFPageObj_GetStrokeColor if stroke.value else raw.FPDFPageObj_GetFillColor
-    *parts, opacity = (part.value for part in color if paint(path, *color))
-    return bool(stroke.value or fill.value) and (not parts or (opacity > 0 and min(parts) < _WHITE))
+    paint(path, *color)  # what has no color of its own stays black
+    return bool((stroke.value or fill.value) and color[3].value and min(part.value for part in color[:3]) < _WHITE)
 
 
 def _whole(lines: Iterable[_Line]) -> list[_Line]:
@@ -329,8 +329,7 @@ def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[
 
     A value is shown as the page has it, at the end, from the character number `printed`; without one, as the file has.
     """
-    everything = [chars[number] for number in range(chars.page.count_chars() if fields else 0)]
-    text = chars.text
+    everything, text = [chars[number] for number in range(chars.page.count_chars() if fields else 0)], chars.text
     body = [one for one in everything[:printed] if one.size and text[one.place].strip()]
     values, moved = defaultdict[int, list[str]](list), set[int]()
     for field, own in _shown(fields, everything[printed:]).items():
@@ -352,9 +351,8 @@ def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[
 
 def _shown(fields: list[_Field], shown: list[_Char]) -> dict[_Field, list[int]]:
     """Return the fields row by row, each with the places in the text of what the page shows in it."""
-    places: dict[_Field, list[int]] = {
-        field: [] for field in sorted(fields, key=lambda field: (-field.bottom, field.left))
-    }
+    ordered = sorted(fields, key=lambda field: (-field.bottom, field.left))
+    places: dict[_Field, list[int]] = {field: [] for field in ordered}
     owner: _Field | None = None
     for was, one in pairwise([_NO_CHAR, *shown]):
         inside = next((field for field in fields if _is_within(one, field)), None)
@@ -390,8 +388,9 @@ def _spot(field: _Field, body: list[_Char]) -> int | None:
     if over:
         lowest = min(one.line for one in over)
         last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)
-        after = body[body.index(last) :]
-        for was, one in pairwise(after):  # to the end of the words above, which may be longer than the field
+        for was, one in pairwise(
+            body[body.index(last) :]
+        ):  # to the end of the words above, which may be longer than the field
             if abs(one.line - last.line) > _TOUCH or not 0 <= one.left - was.right + _TOUCH < one.size:
                 break
             last = one

@@ -42,6 +42,13 @@ def test_people_of_an_outlook_mail_are_named_as_in_any_mail():
     assert outlook(msg({SUBJECT: "Offer", BODY: "Five"}, recipients=people)).text == said
 
 
+def test_an_outlook_mail_with_endless_headers_is_refused(monkeypatch):
+    monkeypatch.setattr("infra.sources.mail._HEAD_BYTES", 100)
+    with pytest.raises(SourceError, match="its headers have more than") as caught:
+        outlook(msg({SUBJECT: "Offer", BODY: "Five", HEADERS: "To: " + "a@b.c, " * 40}))
+    assert caught.value.reason == "too-large"
+
+
 def test_html_counts_where_the_plain_body_is_blank():
     page = "<html><head><meta charset='utf-8'></head><body><p>Für alle</p></body></html>".encode()
     assert "Für alle" in outlook(msg({SUBJECT: "s", BODY: " \r\n", HTML: page})).text
