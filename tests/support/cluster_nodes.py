@@ -6,6 +6,7 @@ python -m tests.support.cluster_nodes SCENE FOLDER
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,16 +83,19 @@ class Engineless:
 
 
 class Slow(Engineless):
-    """Says on which node it did an item."""
+    """Says on which node it did an item; takes its time until it is told that both nodes were used."""
 
     async def run(self, item: Mapping[str, Any], attempt: object) -> Mapping[str, Any]:
-        await asyncio.sleep(8.0)
+        until = time.monotonic() + 8.0
+        while time.monotonic() < until and not item["used"].exists():
+            await asyncio.sleep(0.2)
         return {"number": item["number"], "node": ray.get_runtime_context().get_node_id()}
 
 
 def joins(folder: Path) -> None:
     """A node that joins is used, and one that is lost loses nothing."""
-    items = [{"number": number} for number in range(300)]
+    used = folder / "used"
+    items = [{"number": number, "used": used} for number in range(1500)]  # three minutes of one node
     results: list[Mapping[str, Any]] = []
     with cluster(0) as started:
         first = started.add_node(num_cpus=1)
@@ -103,8 +107,9 @@ def joins(folder: Path) -> None:
             if first is not None and len({one["node"] for one in results}) == 2:
                 started.remove_node(first, allow_graceful=False)
                 first = None
+                used.touch()
     assert first is None, "the second node was used"
-    assert sorted(result["number"] for result in results) == list(range(300))
+    assert sorted(result["number"] for result in results) == list(range(1500))
 
 
 class Spread(Engineless):
