@@ -4,7 +4,7 @@ import ctypes
 import math
 import re
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
@@ -183,9 +183,9 @@ def _page(document: Any, index: int) -> tuple[str, int]:
     import pypdfium2
 
     try:
-        page = document[index]
+        page = _upright(document, index)
         comments, lines, fields = _comments(page), list(_lines(page)), list(_fields(document, page))
-        printed = page.get_textpage().count_chars()
+        printed = Counter(_signs(page.get_textpage()) if fields else ())
         # Else the values of forms and free-text notes are no text of the page.
         pypdfium2.raw.FPDFPage_Flatten(page, pypdfium2.raw.FLAT_NORMALDISPLAY)
         page.close()
@@ -198,12 +198,32 @@ def _page(document: Any, index: int) -> tuple[str, int]:
     return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments
 
 
+def _upright(document: Any, index: int) -> Any:
+    """Return a page; one that is shown turned is turned in fact, for its words and fields to be level."""
+    from pypdfium2 import PdfMatrix, raw
+
+    page = document[index]
+    if quarters := page.get_rotation() // 90:
+        turn = PdfMatrix().rotate(90 * quarters)
+        left, bottom, right, top = turn.on_rect(*page.get_cropbox())
+        turn = turn.translate(-left, -bottom)
+        raw.FPDFPage_TransFormWithClip(page, turn, None)
+        raw.FPDFPage_TransformAnnots(page, *turn.get())
+        page.set_rotation(0)
+        page.set_mediabox(0, 0, right - left, top - bottom)
+        page.set_cropbox(0, 0, right - left, top - bottom)
+        page.close()
+    return document[index]
+
+
 def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, str]], moved: set[int]) -> str:
     """Return the text of a page, ``^`` before small numbers above the line, ``~~`` around struck words.
 
-    Values of forms stand where their fields are; at the places `moved`, behind all others, pdfium has them once more.
+    Values of forms stand where their fields are; at the places `moved`, pdfium has them once more.
     """
-    kept = ["\n" * (place - 1 not in moved) if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
+    kept = ["" if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
+    for place in moved - {one + 1 for one in moved}:
+        kept[place] = "\n" * (not chars.text[place - 1 : place].isspace())
     marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
@@ -324,15 +344,32 @@ def _string(get: Callable[..., int], *of: Any) -> str:
     return bytes(said).decode("utf-16-le", "replace").rstrip("\0")
 
 
-def _filled_in(chars: _Chars, fields: list[_Field], printed: int) -> tuple[list[tuple[int, str]], set[int]]:
-    """Return the values of fields with their places in the text, and the places at its end that are left out for them.
+def _signs(page: Any) -> Iterator[tuple[int, float, float]]:
+    """Yield the characters of a page, each with its origin."""
+    from pypdfium2 import raw
 
-    A value is shown as the page has it, at the end, from the character number `printed`; without one, as the file has.
+    x, y = ctypes.c_double(), ctypes.c_double()
+    for number in range(page.count_chars()):
+        raw.FPDFText_GetCharOrigin(page, number, x, y)
+        yield raw.FPDFText_GetUnicode(page, number), round(x.value, 1), round(y.value, 1)
+
+
+def _filled_in(
+    chars: _Chars, fields: list[_Field], printed: Counter[tuple[int, float, float]]
+) -> tuple[list[tuple[int, str]], set[int]]:
+    """Return the values of fields with their places in the text, and the places that are left out for them.
+
+    A value is shown as the page has it beside what is `printed`, mostly at the end; without one, as the file has.
     """
-    everything, text = [chars[number] for number in range(chars.page.count_chars() if fields else 0)], chars.text
-    body = [one for one in everything[:printed] if one.size and text[one.place].strip()]
+    text, body, shown = chars.text, list[_Char](), list[_Char]()
+    for number, sign in enumerate(_signs(chars.page) if fields else ()):
+        if not printed[sign]:
+            shown.append(chars[number])
+        elif chars[number].size and text[chars[number].place].strip():
+            body.append(chars[number])
+        printed[sign] -= printed[sign] > 0
     values, moved = defaultdict[int, list[str]](list), set[int]()
-    for field, own in _shown(fields, everything[printed:]).items():
+    for field, own in _shown(fields, shown).items():
         said = " ".join(text[min(own) : max(own) + 1].split()) if own else ""
         if field.kind == "box":
             said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick

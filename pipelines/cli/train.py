@@ -18,7 +18,6 @@ from pipelines.cli.policies import CheckOption, ColumnsOption, promotion_spec, s
 from pipelines.views.formatting import duration, number, percent
 
 if TYPE_CHECKING:
-    from infra.learner.selftest import Outcome
     from memagent.records import Progress, ProgressCounts
     from memagent.rl.audit import AuditReport
     from memagent.rl.promotion import PromotionSpec
@@ -279,44 +278,6 @@ def _promotion_record(settings: Config, candidate: str, spec: "PromotionSpec", q
         return record
     with display(quiet) as show:
         return dict(run_promotion(settings, candidate, spec=spec, show=show))
-
-
-@app.command("selftest")
-def _selftest(
-    gpus: Annotated[int | None, typer.Option(min=0, help="Use this many GPUs; 0: two CPU ranks; default: all.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="Keep models and checkpoints here; default: temporary.")] = None,
-    set_: SetOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Try all that a recipe may choose of the learner's layout, on tiny models; status 1: one failed."""
-    import tempfile
-
-    from infra.cluster.session import ray_session
-    from infra.learner.selftest import run
-    from memagent.config import load_config
-
-    with tempfile.TemporaryDirectory() as made, ray_session(load_config(None, set_ or []).ray):
-        outcomes = run(folder or Path(made), gpus)
-    if json_:
-        out([{**asdict(outcome), "problem": outcome.problem} for outcome in outcomes])
-    else:
-        _show_selftest(outcomes)
-    raise typer.Exit(1 if any(outcome.problem for outcome in outcomes) else 0)
-
-
-def _show_selftest(outcomes: "Sequence[Outcome]") -> None:
-    """Print the self-test: relative distances from plain PyTorch, and of what goes on from a checkpoint."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("family", "ZeRO", "dtype", "trained", "placement", "step", "resumed", "other ranks", "log-prob.", "s"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("")
-    for one in outcomes:
-        layout = one.layout
-        found = (one.step, one.resumed, one.other_ranks, one.logprob)
-        numbers = ["-" if value is None else f"{value:.1g}" for value in found]
-        chosen = [layout.family, str(layout.zero_stage), layout.dtype, "LoRA" if layout.lora else "all"]
-        table.add_row(*chosen, layout.placement, *numbers, f"{one.seconds:.1f}", one.problem or "ok")
-    Console(width=160, highlight=False).print(table)
 
 
 @app.command("plan")

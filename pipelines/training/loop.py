@@ -246,8 +246,8 @@ class Loop:
         if most and found > most:
             raise TrainingError(
                 f"step 1: the log-probabilities of the learner and of the engines differ by {found:.3f} nats a token, "
-                f"more than loss.most_logprob_diff {most:g}: they do not compute the same model. memagent train "
-                "selftest tries the learner by itself; engine.dtype and learner.dtype should be the same"
+                f"more than loss.most_logprob_diff {most:g}: they do not compute the same model. Give "
+                "engine.dtype and learner.dtype the same value"
             )
 
     async def _on_ranks(self, call: Callable[P, Awaitable[T]], *args: P.args, **named: P.kwargs) -> T:

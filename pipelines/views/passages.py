@@ -299,8 +299,8 @@ def draw(request: PageRequest, raw: BinaryIO) -> PagePicture:
 def _png(page: Any, quote: str) -> bytes:
     from PIL import ImageDraw
 
-    width, height = page.get_size()
-    scale = _PIXELS / max(width, height, 1)
+    start, _, _, height = page.get_cropbox()
+    scale = _PIXELS / max(*page.get_size(), 1)
     picture = page.render(scale=scale).to_pil().convert("RGB")
     layer = ImageDraw.Draw(picture, "RGBA")
     words = page.get_textpage()
@@ -308,8 +308,8 @@ def _png(page: Any, quote: str) -> bytes:
         found = words.search(line.strip()[:_SEARCHED]).get_next() if line.strip() else None
         for rect in range(words.count_rects(*found)) if found else ():
             left, bottom, right, top = words.get_rect(rect)
-            box = (left * scale, (height - top) * scale, right * scale, (height - bottom) * scale)
-            layer.rectangle(box, fill=(255, 208, 64, 110))
+            box = (left - start, height - top, right - start, height - bottom)
+            layer.rectangle([scale * edge for edge in box], fill=(255, 208, 64, 110))
     out = io.BytesIO()
     picture.save(out, "PNG")
     return out.getvalue()

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from infra.learner.selftest import _SIZES
+from benchmarks.layouts import _SIZES
 from infra.store.location import Store
 from memagent.reading.tokens import load_tokenizer
 from pipelines.training.checkpoints import Checkpoints

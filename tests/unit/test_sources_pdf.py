@@ -81,6 +81,23 @@ def test_values_and_boxes_of_a_form_stand_where_its_fields_are():
     )
 
 
+def test_a_page_that_is_shown_turned_is_read_as_it_is_shown():
+    field = "<</Type/Annot/Subtype/Widget/FT/Tx/T(a)/V(Ann)/F 4/DA(/F 12 Tf 0 g)/Rect[{}]>>"
+    form = "/AcroForm<</NeedAppearances true/Fields[8 0 R]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
+    text = "BT /F 12 Tf 50 500 Td (Fee 10) Tj 5 Ts /F 7 Tf (6) Tj 0 Ts ET BT /F 12 Tf 50 400 Td (Void) Tj ET"
+    text += " 50 404 26 1 re f BT /F 12 Tf 50 300 Td (Name:) Tj 200 0 Td (of Rome) Tj ET"
+    shown = "Fee 10^6\n~~Void~~\nName: Ann\nof Rome"
+    turned = {
+        90: ("0 1 -1 0 600 0", "284 100 304 190"),
+        180: ("-1 0 0 -1 600 800", "410 484 500 504"),
+        270: ("0 -1 1 0 0 800", "296 610 316 700"),
+    }
+    assert parsed(text, "/Annots[8 0 R]", form, field.format("100 296 190 316")).text.endswith(shown)
+    for quarter, (matrix, place) in turned.items():
+        page = f"/Rotate {quarter}/Annots[8 0 R]"
+        assert parsed(f"{matrix} cm {text}", page, form, field.format(place)).text.endswith(shown)
+
+
 def test_small_digits_above_the_line_are_no_digits_of_their_number():
     power = "/F 7 Tf 5 Ts ({}) Tj 0 Ts /F 12 Tf"
     text = f"(10) Tj {power.format('-6')} ( m, 1,000) Tj {power.format('12')} ( to \\(5\\)) Tj {power.format('3')}"

@@ -25,7 +25,6 @@ HOMES = {
         "infra/cluster/rollout_pool.py",
         "pipelines/training/loop.py",
         "infra/learner/group.py",
-        "infra/learner/selftest.py",
     },
     "mcp": {"pipelines/web/api/mcp_server.py"},
     "torch": {"infra/learner/", "pipelines/operate/doctor.py", "infra/engines/cpu_format.py", "memagent/rl/"},
@@ -273,7 +272,7 @@ def test_the_command_line_is_what_it_is_documented_to_be():
     }
     commands = get_command(app).commands
     assert set(commands) == set(expected) | {"train", "qa", "policies", "engine"}
-    assert set(commands["train"].commands) == {"audit", "exports", "plan", "report", "selftest"}
+    assert set(commands["train"].commands) == {"audit", "exports", "plan", "report"}
     assert set(commands["engine"].commands) == {"list", "stop"}
     assert set(commands["qa"].commands) == {"import", "export"}
     assert set(commands["policies"].commands) == {"list", "show", "promote", "rollback", "compare"}

@@ -1,17 +1,22 @@
-"""A self-test of the learner: all that a recipe may choose of its layout, on tiny models, against plain PyTorch.
+"""The learner, with all that a recipe may choose of its layout, on tiny models, against plain PyTorch.
 
 Each layout takes steps, lets go of the GPU and takes it back, writes a checkpoint, goes on from it on the same ranks
 and on another number of them, and exports its weights. What is compared is the change of the weights, as a vector: its
 distance from the one that it should be, relative to that one's length. 1 is as far off as not having learnt at all.
+
+python -m benchmarks.layouts --gpus 2    # 0: two ranks on CPUs; status 1: a layout failed
 """
 
+import argparse
 import asyncio
 import json
 import random
 import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -124,7 +129,7 @@ class Outcome:
         return ", ".join(f"{name} {value:.2g} > {most:g}" for name, value, most in found if not value <= most)
 
 
-async def selftest(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> list[Outcome]:
+async def outcomes(folder: Path, gpus: int, tried: Sequence[Layout] = ()) -> list[Outcome]:
     """Try layouts, by default all, on the learner's own actors, in the Ray session that runs.
 
     All nodes see `folder`, which is for models and checkpoints. Each of the `gpus` has a rank, but one of several
@@ -355,11 +360,23 @@ def _reader(model: Path) -> ReaderSpec:
     return ReaderSpec(load_config(None, ["engine.kind=vllm"], store=str(model.parent), engine__model=str(model)))
 
 
-def run(folder: Path, gpus: int | None = None, tried: Sequence[Layout] = ()) -> list[Outcome]:
-    """Return the outcomes of `selftest`, in a Ray session that runs; without `gpus` on all that it has."""
+def main() -> None:
     import ray
     from transformers.utils.logging import disable_progress_bar
 
+    from infra.cluster.session import ray_session
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpus", type=int, help="use this many GPUs; 0: two CPU ranks; default: all")
+    parser.add_argument("--folder", type=Path, help="keep models and checkpoints here; default: temporary")
+    given = parser.parse_args()
     disable_progress_bar()
-    count = int(ray.cluster_resources().get("GPU", 0)) if gpus is None else gpus
-    return asyncio.run(selftest(folder, count, tried))
+    with tempfile.TemporaryDirectory() as made, ray_session(load_config().ray):
+        gpus = int(ray.cluster_resources().get("GPU", 0)) if given.gpus is None else given.gpus
+        found = asyncio.run(outcomes(given.folder or Path(made), gpus))
+    print(json.dumps([{**asdict(one), "problem": one.problem} for one in found], indent=1))
+    sys.exit(any(one.problem for one in found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,17 +1,17 @@
-"""The learner's self-test: all layouts pass on CPUs, and what is off is called so."""
+"""Layouts of the learner: all pass on CPUs, and what is off is called so."""
 
 import asyncio
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from infra.learner import selftest
-from infra.learner.selftest import Layout, Outcome, layouts
+from benchmarks import layouts as benchmark
+from benchmarks.layouts import Layout, Outcome, layouts
 from memagent.rl.footprint import FAMILIES
-from pipelines.cli.main import app
-from tests.support.pages import ROOT
+from tests.support.pages import HERE, ROOT
 
 LAYOUT = Layout(3, "bfloat16", lora=False, placement="shared")
 
@@ -60,17 +60,18 @@ def test_a_layout_that_fails_is_told_of_once(tmp_path, monkeypatch):
         async def begin(self, *_):
             raise RuntimeError("no room")
 
-    monkeypatch.setattr(selftest, "LearnerGroup", Group)
-    (one,) = asyncio.run(selftest.selftest(tmp_path, 0, [LAYOUT]))
+    monkeypatch.setattr(benchmark, "LearnerGroup", Group)
+    (one,) = asyncio.run(benchmark.outcomes(tmp_path, 0, [LAYOUT]))
     assert one.problem == "RuntimeError: no room"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_layouts_pass_on_cpus(tmp_path):
-    made = CliRunner().invoke(app, ["train", "selftest", "--gpus", "0", "--folder", str(tmp_path), "--json"])
+    command = [sys.executable, "-m", "benchmarks.layouts", "--gpus", "0", "--folder", str(tmp_path)]
+    made = subprocess.run(command, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=500)
     outcomes = json.loads(made.stdout)
-    assert [one["problem"] for one in outcomes] == [""] * len(layouts()) and made.exit_code == 0
+    assert [one["problem"] for one in outcomes] == [""] * len(layouts()) and made.returncode == 0
     assert all(one["step"] is not None and one["resumed"] is not None for one in outcomes)
     assert all(one["other_ranks"] is not None and one["broadcast"] == 0.0 for one in outcomes)
     assert max(one["step"] for one in outcomes if one["layout"]["dtype"] == "float32") < 1e-3
