@@ -15,7 +15,8 @@ from cachetools import LRUCache
 
 from infra.sources.base import unquoted
 from infra.sources.listing import decompressed, open_source, split_codec
-from infra.sources.pdf import is_picture, page_text
+from infra.sources.pdf import is_picture
+from infra.sources.pdf_page import page_text
 from infra.sources.sandbox import parser_environment
 from infra.store.buckets import bucket_of
 from infra.store.documents import document_texts

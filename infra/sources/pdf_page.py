@@ -1,0 +1,374 @@
+"""The text of a page of a PDF (pdfium), with small numbers above the line, struck words, and values of forms."""
+
+import ctypes
+import math
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise, takewhile
+from typing import Any, Literal, NamedTuple
+
+from infra.sources.decoding import clean
+from memagent.errors import SourceError
+
+_SOFT_HYPHEN = re.compile("[\x02\ufffe]")
+"""What pdfium writes for a hyphen at a line's end."""
+_THIN, _BESIDE = 3, 12
+"""Points that a line through words is thick at most, and that it may go on beside them."""
+_BETWEEN = 1
+"""Points between two pieces of one line, at most."""
+_WHITE = 250
+_UNSEEN = 2 | 32
+"""Flags of what readers are not shown (PDF 32000-1, table 165: hidden, no view)."""
+_TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
+"""Points between a field and words that touch it, and the most to words before, behind and above it."""
+_NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
+
+
+class _Line(NamedTuple):
+    """A level line on a page, in points from its lower left corner."""
+
+    height: float
+    left: float
+    right: float
+
+
+class _Char(NamedTuple):
+    """A character on a page, in points from its lower left corner, and its place in the page's text."""
+
+    size: float  # none: it stands upright or on its head
+    line: float
+    low: float
+    high: float
+    left: float
+    right: float
+    place: int
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
+
+
+_NO_CHAR = _Char(0, 0, 0, 0, 0, 0, 0)
+
+
+class _Field(NamedTuple):
+    """A field of a form, in points from the page's lower left corner, and what the file has of its value."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+    value: str
+    kind: Literal["box", "list", "text"]
+
+
+class _Chars:
+    """The characters of a page, by number; pdfium and Python count those of a text differently."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.text: str = page.get_text_range()
+        self._wide = [place for place, char in enumerate(self.text) if char > "\uffff"]  # two places each, for pdfium
+        self._places = [place + index for index, place in enumerate(self._wide)]
+        self._seen: dict[int, _Char] = {}
+
+    def __getitem__(self, number: int) -> _Char:
+        from pypdfium2 import raw
+
+        if number not in self._seen:
+            x, y, scale = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
+            raw.FPDFText_GetCharOrigin(self.page, number, x, y)
+            raw.FPDFText_GetMatrix(self.page, number, scale)
+            size = raw.FPDFText_GetFontSize(self.page, number) * math.hypot(scale.c, scale.d) * (scale.a > 0)
+            left, low, right, high = self.page.get_charbox(number)
+            place = raw.FPDFText_GetTextIndexFromCharIndex(self.page, number)
+            place -= bisect_left(self._places, place)
+            self._seen[number] = _Char(size, y.value, low, high, left, right, place)
+        return self._seen[number]
+
+    def at(self, place: int) -> _Char:
+        """Return the character at a place in the text."""
+        from pypdfium2 import raw
+
+        return self[raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))]
+
+    def over(self, line: _Line) -> list[_Char]:
+        """Return the characters that a line goes through, or that it stands over or under."""
+        first, last = (self.page.get_index(x, line.height, 2 * _BESIDE, _BESIDE) for x in (line.left, line.right))
+        there = map(self.__getitem__, range(first, last + 1) if first is not None and last is not None else ())
+        level = (one for one in there if line.left <= one.middle <= line.right and one.place >= 0)
+        return [one for one in level if abs(line.height - one.line) < one.size]
+
+
+@contextmanager
+def readable(index: int) -> Iterator[None]:
+    """Raise SourceError, ``broken``, where pdfium cannot read a page."""
+    import pypdfium2
+
+    try:
+        yield
+    except pypdfium2.PdfiumError as error:
+        raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
+
+
+def page_text(document: Any, index: int) -> str:
+    """Return the text of a page, as it stands in the document's text; its notes are no part of it any more.
+
+    Raises SourceError: ``broken``.
+    """
+    from pypdfium2 import raw
+
+    with readable(index):
+        page = _upright(document, index)
+        lines, fields = list(_lines(page)), list(_fields(document, page))
+        printed = Counter(_signs(page.get_textpage()) if fields else ())
+        # Else the values of forms and free-text notes are no text of the page.
+        raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
+        page.close()
+        page = document[index]
+        chars = _Chars(page.get_textpage())
+        text = _with_marks(chars, lines, *_filled_in(chars, fields, printed))
+        page.close()
+    return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n")
+
+
+def _upright(document: Any, index: int) -> Any:
+    """Return a page; one that is shown turned is turned in fact, for its words and fields to be level."""
+    from pypdfium2 import PdfMatrix, raw
+
+    page = document[index]
+    if quarters := page.get_rotation() // 90:
+        turn = PdfMatrix().rotate(90 * quarters)
+        left, bottom, right, top = turn.on_rect(*page.get_cropbox())
+        turn = turn.translate(-left, -bottom)
+        raw.FPDFPage_TransFormWithClip(page, turn, None)
+        raw.FPDFPage_TransformAnnots(page, *turn.get())
+        page.set_rotation(0)
+        page.set_mediabox(0, 0, right - left, top - bottom)
+        page.set_cropbox(0, 0, right - left, top - bottom)
+        page.close()
+        page = document[index]
+    return page
+
+
+def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, str]], moved: set[int]) -> str:
+    """Return the text of a page, ``^`` before small numbers above the line, ``~~`` around struck words.
+
+    Values of forms stand where their fields are; at the places `moved`, pdfium has them once more.
+    """
+    kept = ["" if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
+    for place in moved - {one + 1 for one in moved}:
+        kept[place] = "\n" * (not chars.text[place - 1 : place].isspace())
+    marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
+    for place, mark in [*values, *marks]:
+        kept[place] = mark + kept[place]
+    return "".join(kept)
+
+
+def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:
+    """Yield where small numbers begin that stand above the line, and where digits go on behind them."""
+    for number in _NUMBER.finditer(chars.text):
+        looks = [chars.at(place) for place in range(*number.span())]
+        normal = max(looks, key=lambda look: look.size)
+        raised = [look.size < normal.size and look.line - normal.line > 0.15 * normal.size for look in looks]
+        for place, (was, above) in enumerate(pairwise(raised), number.start() + 1):
+            if above != was and (above or chars.text[place].isdigit()):
+                yield place, "^" if above else " "
+
+
+def _lines(page: Any) -> Iterator[_Line]:
+    """Yield a page's thin lines, and those that readers drew through words."""
+    from pypdfium2 import raw
+
+    for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
+        left, bottom, right, top = line.get_bounds()
+        if right - left < 2 * (top - bottom):
+            continue
+        figure = line.container
+        while figure:  # what stands in an embedded figure has its coordinates
+            left, bottom, right, top = figure.get_matrix().on_rect(left, bottom, right, top)
+            figure = figure.container
+        if top - bottom <= _THIN <= right - left and _is_drawn(line):
+            yield _Line((bottom + top) / 2, left, right)
+    for index in range(raw.FPDFPage_GetAnnotCount(page)):
+        note, at = raw.FPDFPage_GetAnnot(page, index), raw.FS_QUADPOINTSF()
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
+            for place in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
+                raw.FPDFAnnot_GetAttachmentPoints(note, place, at)
+                yield _Line((at.y1 + at.y3) / 2, min(at.x1, at.x3), max(at.x2, at.x4))
+        raw.FPDFPage_CloseAnnot(note)
+
+
+def _is_drawn(path: Any) -> bool:
+    """Whether a path is painted, and in no white."""
+    from pypdfium2 import raw
+
+    fill, stroke, color = ctypes.c_int(), ctypes.c_int(), [ctypes.c_uint(part) for part in (0, 0, 0, 255)]
+    raw.FPDFPath_GetDrawMode(path, fill, stroke)
+    paint = raw.FPDFPageObj_GetStrokeColor if stroke.value else raw.FPDFPageObj_GetFillColor
+    paint(path, *color)  # what has no color of its own stays black
+    return bool((stroke.value or fill.value) and color[3].value and min(part.value for part in color[:3]) < _WHITE)
+
+
+def _whole(lines: Iterable[_Line]) -> list[_Line]:
+    """Return lines, those as one that are drawn piece by piece, as one for each word."""
+    rows, whole = list[list[_Line]](), list[_Line]()
+    for line in sorted(lines):
+        if not rows or line.height - rows[-1][0].height > _BETWEEN:
+            rows.append([])
+        rows[-1].append(line)
+    for row in rows:
+        begun = len(whole)
+        for line in sorted(row, key=lambda line: line.left):
+            if len(whole) > begun and line.left - whole[-1].right <= _BETWEEN:
+                whole[-1] = whole[-1]._replace(right=max(whole[-1].right, line.right))
+            else:
+                whole.append(line)
+    return whole
+
+
+def _struck(chars: _Chars, lines: Iterable[_Line]) -> list[tuple[int, str]]:
+    """Return where words begin and end that a line goes through, above the one on which the largest of them stand."""
+    text, struck = chars.text, set[int]()
+    for line in _whole(lines):
+        over = chars.over(line)
+        largest = max((one for one in over if text[one.place].isalnum()), default=_NO_CHAR)
+        through = 0.16 * largest.size < line.height - largest.line < 0.5 * largest.size
+        if through and largest.low < line.height < largest.high - 0.05 * largest.size:  # a root has its line on top
+            struck |= {one.place for one in over if text[one.place].strip()}
+    ends = list[int]()
+    for place in sorted(struck):
+        ends = [*ends, place] if not ends or text[ends[-1] : place].strip() else ends[:-1]
+        ends.append(place + 1)
+    return [(place, "~~") for place in ends]
+
+
+def _fields(document: Any, page: Any) -> Iterator[_Field]:
+    """Yield the fields of a page's form that are seen, row by row."""
+    from pypdfium2 import raw
+
+    kinds: dict[int, Literal["box", "list", "text"]] = {
+        **dict.fromkeys((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON), "box"),
+        **dict.fromkeys((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX), "text"),
+        raw.FPDF_FORMFIELD_LISTBOX: "list",
+    }
+    form, place = document.formenv, raw.FS_RECTF()
+    for index in range(raw.FPDFPage_GetAnnotCount(page) if form else 0):
+        note = raw.FPDFPage_GetAnnot(page, index)
+        kind = kinds.get(raw.FPDFAnnot_GetFormFieldType(form, note))
+        if kind and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
+            raw.FPDFAnnot_GetRect(note, place)
+            if kind == "box":
+                # LibreOffice ticks a box by the name of no picture of it.
+                state = _string(raw.FPDFAnnot_GetStringValue, note, b"AS")
+                said = "☒" if raw.FPDFAnnot_IsChecked(form, note) or state not in ("", "Off") else "☐"
+            else:
+                options = range(raw.FPDFAnnot_GetOptionCount(form, note) if kind == "list" else 0)
+                chosen = [index for index in options if raw.FPDFAnnot_IsOptionSelected(form, note, index)]
+                labels = (_string(raw.FPDFAnnot_GetOptionLabel, form, note, index) for index in chosen)
+                said = ", ".join(labels) or _string(raw.FPDFAnnot_GetFormFieldValue, form, note)
+            yield _Field(place.left, place.bottom, place.right, place.top, said, kind)
+        raw.FPDFPage_CloseAnnot(note)
+
+
+def _string(get: Callable[..., int], *of: Any) -> str:
+    """Return what one of pdfium's functions writes as UTF-16 into a place of a size."""
+    size = get(*of, None, 0)
+    said = (ctypes.c_ushort * (size // 2))()
+    get(*of, said, size)
+    return bytes(said).decode("utf-16-le", "replace").rstrip("\0")
+
+
+def _signs(page: Any) -> Iterator[tuple[int, float, float]]:
+    """Yield the characters of a page, each with its origin."""
+    from pypdfium2 import raw
+
+    x, y = ctypes.c_double(), ctypes.c_double()
+    for number in range(page.count_chars()):
+        raw.FPDFText_GetCharOrigin(page, number, x, y)
+        yield raw.FPDFText_GetUnicode(page, number), round(x.value, 1), round(y.value, 1)
+
+
+def _filled_in(
+    chars: _Chars, fields: list[_Field], printed: Counter[tuple[int, float, float]]
+) -> tuple[list[tuple[int, str]], set[int]]:
+    """Return the values of fields with their places in the text, and the places that are left out for them.
+
+    A value is shown as the page has it beside what is `printed`, mostly at the end; without one, as the file has.
+    """
+    text, body, shown = chars.text, list[_Char](), list[_Char]()
+    for number, sign in enumerate(_signs(chars.page) if fields else ()):
+        if not printed[sign]:
+            shown.append(chars[number])
+        elif chars[number].size and text[chars[number].place].strip():
+            body.append(chars[number])
+        printed[sign] -= printed[sign] > 0
+    values, moved = defaultdict[int, list[str]](list), set[int]()
+    for field, own in _shown(fields, shown).items():
+        said = " ".join(text[min(own) : max(own) + 1].split()) if own else ""
+        if field.kind == "box":
+            said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick
+        elif field.kind == "list" or not said or "".join(field.value.split()) == "".join(said.split()):
+            said = " ".join(field.value.split())  # a cell for each digit makes no spaces
+        moved.update(own)
+        if said:
+            values[_spot(field, body) or len(text)].append(said)
+    between = [" ", *text, " "]  # before a place, and at it
+    spaced = (
+        (place, f"{' ' * (not between[place].isspace())}{' '.join(said)}{' ' * between[place + 1].isalnum()}")
+        for place, said in values.items()
+    )
+    return list(spaced), moved
+
+
+def _shown(fields: list[_Field], shown: list[_Char]) -> dict[_Field, list[int]]:
+    """Return the fields row by row, each with the places in the text of what the page shows in it."""
+    ordered = sorted(fields, key=lambda field: (-field.bottom, field.left))
+    places: dict[_Field, list[int]] = {field: [] for field in ordered}
+    owner: _Field | None = None
+    for was, one in pairwise([_NO_CHAR, *shown]):
+        inside = next((field for field in fields if _is_within(one, field)), None)
+        # Words may go on behind their field.
+        owner = inside or (owner if abs(one.line - was.line) < _TOUCH else None)
+        if owner and one.place >= 0:
+            places[owner].append(one.place)
+    return places
+
+
+def _is_within(char: _Char, field: _Field) -> bool:
+    return field.bottom <= (char.low + char.high) / 2 <= field.top and field.left <= char.middle <= field.right
+
+
+def _spot(field: _Field, body: list[_Char]) -> int | None:
+    """Return the place in the text where a field belongs.
+
+    It is behind what stands on its left, or before what stands on its right, as with a box to tick; or behind what
+    stands above it, where that is nearer.
+    """
+    beside = [one for one in body if field.bottom <= one.line + 0.3 * one.size <= field.top]
+    ends = [one for one in beside if one.right <= field.left + _TOUCH]
+    starts = [one for one in beside if one.left >= field.right - _TOUCH]
+    over = [one for one in body if field.left - _TOUCH <= one.middle <= field.right and one.line > field.bottom]
+    found = list[tuple[int, int]]()
+    if ends:
+        last = max(ends, key=lambda one: one.right)
+        word = takewhile(lambda pair: pair[1].place == pair[0].place + 1, pairwise(body[body.index(last) :]))
+        last = next((one for _, one in deque(word, maxlen=1)), last)  # which may reach into the field
+        found.append((0 if field.left - last.right < _NEAR else 2, last.place + 1))
+    if starts and (first := min(starts, key=lambda one: one.left)).left - field.right < _RIGHT:
+        found.append((-1 if field.kind == "box" else 3, first.place))
+    if over:
+        lowest = min(one.line for one in over)
+        last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)
+        for was, one in pairwise(
+            body[body.index(last) :]
+        ):  # to the end of the words above, which may be longer than the field
+            if abs(one.line - last.line) > _TOUCH or not 0 <= one.left - was.right + _TOUCH < one.size:
+                break
+            last = one
+        if lowest < field.top + _ABOVE:
+            found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1))
+    return min(found)[1] if found else None
