@@ -86,7 +86,7 @@ class _Chars:
             left, low, right, high = self.page.get_charbox(number)
             place = raw.FPDFText_GetTextIndexFromCharIndex(self.page, number)
             place -= bisect_left(self._places, place)
-            self._seen[number] = _Char(size, y.value, low, high, left, right, place)
+            self._seen[number] = _Char(size, line=y.value, low=low, high=high, left=left, right=right, place=place)
         return self._seen[number]
 
     def at(self, place: int) -> _Char:
@@ -270,7 +270,7 @@ def _fields(document: Any, page: Any) -> Iterator[_Field]:
                 chosen = [index for index in options if raw.FPDFAnnot_IsOptionSelected(form, note, index)]
                 labels = (_string(raw.FPDFAnnot_GetOptionLabel, form, note, index) for index in chosen)
                 said = ", ".join(labels) or _string(raw.FPDFAnnot_GetFormFieldValue, form, note)
-            yield _Field(place.left, place.bottom, place.right, place.top, said, kind)
+            yield _Field(place.left, place.bottom, place.right, place.top, value=said, kind=kind)
         raw.FPDFPage_CloseAnnot(note)
 
 
@@ -363,9 +363,8 @@ def _spot(field: _Field, body: list[_Char]) -> int | None:
     if over:
         lowest = min(one.line for one in over)
         last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)
-        for was, one in pairwise(
-            body[body.index(last) :]
-        ):  # to the end of the words above, which may be longer than the field
+        # To the end of the words above, which may be longer than the field.
+        for was, one in pairwise(body[body.index(last) :]):
             if abs(one.line - last.line) > _TOUCH or not 0 <= one.left - was.right + _TOUCH < one.size:
                 break
             last = one

@@ -217,6 +217,8 @@ _MEMORY_BYTES = 2 * 2**30
 _KEPT = 32
 _SEARCHED = 80
 """Characters of a quote that are looked for: pdfium finds a line break no blank."""
+_MARKS = re.compile(r"~~|\^(?=[-\d])")
+"""What the text has of a page and the page has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,8 @@ def _png(page: Any, quote: str) -> bytes:
     layer = ImageDraw.Draw(picture, "RGBA")
     words = page.get_textpage()
     for line in quote.splitlines():
-        found = words.search(line.strip()[:_SEARCHED]).get_next() if line.strip() else None
+        shown = _MARKS.sub("", line).strip()[:_SEARCHED]
+        found = words.search(shown).get_next() if shown else None
         for rect in range(words.count_rects(*found)) if found else ():
             left, bottom, right, top = words.get_rect(rect)
             box = (left - start, height - top, right - start, height - bottom)

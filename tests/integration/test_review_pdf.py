@@ -38,6 +38,12 @@ def test_the_page_has_the_evidence_marked(file):
     assert 0 < yellow(page.png) < yellow(whole.png)
 
 
+def test_evidence_is_found_on_the_page_without_the_marks_of_the_text(file):
+    file.write_bytes(pdf("Due is 10) Tj 5 Ts /F1 7 Tf (6"))
+    page = Pages().get(PageRequest(str(file), 1, text_hash("Due is 10^6"), "Due is 10^6"))
+    assert not isinstance(page, str) and yellow(page.png) > 0
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
