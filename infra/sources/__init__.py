@@ -65,6 +65,8 @@ def _parse_zip(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
                 if error.reason in ("bomb", "too-large"):  # the limits of the archive
                     raise
                 yield Refused(path, error.reason, error.detail)
+            except RecursionError:
+                yield Refused(path, "too-deep", "its parts nest too deeply to be read in full; flatten it")
             except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError) as error:
                 yield Refused(path, "broken", f"it cannot be unpacked ({error}); pack it again")
 

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from string import ascii_lowercase
 from typing import BinaryIO
 from urllib.parse import unquote_to_bytes
 
@@ -144,13 +145,21 @@ class SourceFormat:
 _MOST_LETTERS = 63
 
 
-def counted(count: int, style: str) -> str:
-    """Write a count of a list as Word's ``numFmt`` says; formats of other scripts are written as decimals."""
+def counted(count: int, style: str, *, doubled: bool = False) -> str:
+    """Write a count of a list as Word's ``numFmt`` says; formats of other scripts are written as decimals.
+
+    After z come aa and ab or, `doubled`, aa and bb.
+    """
     if style == "none":
         return ""
-    if style in ("lowerLetter", "upperLetter") and count > 0:  # a ... z, aa, bb, ...
-        letters = chr(ord("a") + (count - 1) % 26) * min((count - 1) // 26 + 1, _MOST_LETTERS)
-        return letters if style == "lowerLetter" else letters.upper()
+    if style in ("lowerLetter", "upperLetter", "lowerGreek") and count > 0:
+        letters = "αβγδεζηθικλμνξοπρστυφχψω" if style == "lowerGreek" else ascii_lowercase
+        times, last = divmod(count - 1, len(letters))
+        said = letters[last] * (min(times + 1, _MOST_LETTERS) if doubled else 1)
+        while times and not doubled:
+            times, last = divmod(times - 1, len(letters))
+            said = letters[last] + said
+        return said.upper() if style == "upperLetter" else said
     if style in ("lowerRoman", "upperRoman") and 0 < count < 4000:
         roman = _roman(count)
         return roman if style == "lowerRoman" else roman.upper()

@@ -4,6 +4,7 @@ import codecs
 import re
 import unicodedata
 from collections import Counter
+from functools import lru_cache
 
 import chardet
 
@@ -60,12 +61,23 @@ _SYMBOL = (
     " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼"
     "€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪\ufffd〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
 )
-SYMBOL = {
-    code + page: sign
-    for code, sign in zip((*range(0x20, 0x7F), *range(0xA0, 0xFF)), _SYMBOL, strict=True)
-    for page in (0, 0xF000)
+_SIGNS: dict[str, dict[int, str]] = {
+    "symbol": dict(zip((*range(0x20, 0x7F), *range(0xA0, 0xFF)), _SYMBOL, strict=True)),
+    "wingdings": {
+        **{0xFE: "☑", 0xFD: "☒", 0xFC: "✓", 0xFB: "✗", 0xA8: "☐", 0x6F: "☐", 0x71: "☐", 0x72: "☐", 0xA7: "▪"},
+        **{0x6C: "●", 0x6E: "■", 0x75: "◆", 0x76: "❖", 0x9F: "•", 0xA1: "○", 0xD8: "➢", 0x28: "☎", 0x2A: "✉"},
+        **{0xDF: "←", 0xE0: "→", 0xE1: "↑", 0xE2: "↓", 0xE8: "➔", 0xF0: "⇨", 0xF3: "⇔", 0x4A: "☺", 0x4C: "☹"},
+        **{0x81 + count: chr(ord("①") + count) for count in range(10)},
+        **{0x8C + count: chr(ord("❶") + count) for count in range(10)},
+    },
+    "wingdings 2": {0x50: "✓", 0x4F: "✗", 0x52: "☑", 0x51: "☒", 0x53: "☑", 0x54: "☒", 0xA3: "☐", 0x97: "•"},
+    "webdings": {0x61: "✓", 0x72: "✗", 0x63: "☐", 0x67: "■"},
+    "wingdings 3": {0x7D: "▶", 0x74: "◀", 0x70: "▲", 0x71: "▼"},
 }
-"""What the font Symbol shows for the codes of letters: µ for m. Programs also write them in Unicode's private area."""
+"""What fonts of signs show for the codes of letters: µ for m. Programs also write them in Unicode's private area."""
+_PRIVATE = re.compile("[\uf000-\uf0ff]")
+_BULLETS = frozenset("☐☑☒✓✔✗✘")
+"""Bullets that say something."""
 _BLANK = re.compile("[\\s\x00\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufffd]*")
 
 
@@ -138,6 +150,29 @@ def clean(text: str) -> str:
     if _SURROGATE.search(text):  # a pair that was written as two escapes is one character
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def glyphs(text: str, font: str, private: str = "") -> str:
+    """Return what a font shows that has signs in the places of letters; U+FFFD for a sign that is not known.
+
+    `private` is the font of signs in Unicode's private area, where that is another one.
+    """
+    if font.lower() not in _SIGNS and not _PRIVATE.search(text):
+        return text
+    return "".join(_sign(char, (private or font) if _PRIVATE.match(char) else font) for char in text)
+
+
+@lru_cache(maxsize=1024)
+def _sign(char: str, font: str) -> str:
+    is_private, signs = _PRIVATE.match(char), _SIGNS.get(font.lower())
+    code = bytes([ord(char) & 0xFF]) if is_private else char.encode("cp1252", "ignore") if signs else b""
+    return (signs or _SIGNS["wingdings"]).get(code[0], "\ufffd") if code.strip() else char
+
+
+def bullet(sign: str, font: str) -> str:
+    """Return the bullet of a list: a box or a tick as it is shown, others alike."""
+    shown = glyphs(sign, font)
+    return shown if shown in _BULLETS else "•"
 
 
 def blank(text: str) -> bool:

@@ -10,7 +10,7 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any, BinaryIO, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, unread, within
-from infra.sources.decoding import clean
+from infra.sources.decoding import clean, glyphs
 from infra.sources.office import (
     OfficeArchive,
     attribute,
@@ -64,6 +64,7 @@ def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     with opened(stream, request, "Excel workbook", ".xlsx") as archive:
         workbook = Workbook(OfficeArchive(archive))
         text = "\n".join(within(request.allowance, workbook.lines()))
+        workbook.not_read["unreadable letter"] = text.count("\ufffd")
     yield Parsed(clean(text), clean(workbook.title), _MEDIA_TYPE, warnings=unread(workbook.not_read))
 
 
@@ -108,8 +109,10 @@ class Workbook:
         looks = list(_children(styles, "cellXfs"))
         names = (attribute(look, "numFmtId") for look in looks)
         self._formats = [own.get(name) or _FORMATS.get(int(name or 0), "") for name in names]
-        struck_fonts = {str(n) for n, font in enumerate(_children(styles, "fonts")) if is_on(child(font, "strike"))}
-        self._struck = {n for n, look in enumerate(looks) if attribute(look, "fontId") in struck_fonts}
+        fonts = list(_children(styles, "fonts"))
+        of_looks = [fonts[n] if (n := integer(look, "fontId", 0)) < len(fonts) else None for look in looks]
+        self._struck = {n for n, font in enumerate(of_looks) if is_on(child(font, "strike"))}
+        self._fonts = [attribute(child(font, "name"), "val") for font in of_looks]
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of all sheets."""
@@ -165,16 +168,20 @@ class Workbook:
         kind, value = attribute(cell, "t") or "n", child(cell, "v")
         said = "" if value is None else value.text or ""
         if kind == "s":
-            return self._strings[int(said)] if said else ""
+            return self._in_font(cell, *self._strings[int(said)]) if said else ""
         if kind == "inlineStr":
             inline = child(cell, "is")
-            return _string(inline) if inline is not None else ""
+            return self._in_font(cell, *_string(inline)) if inline is not None else ""
         if kind == "b":
             return "TRUE" if said == "1" else "FALSE"
         if kind != "n" or not said:
             return _unescaped(said)
         style = integer(cell, "s", 0)
         return shown(float(said), self._formats[style] if style < len(self._formats) else "", self._first_day)
+
+    def _in_font(self, cell: Any, text: str, is_plain: bool) -> str:
+        style = integer(cell, "s", 0)
+        return glyphs(text, self._fonts[style]) if is_plain and style < len(self._fonts) else text
 
 
 def _fault(cell: Any, text: str) -> str:
@@ -299,14 +306,15 @@ def _moment(value: float, code: str, first_day: datetime) -> str:
     return " ".join([*([at.date().isoformat()] if has_day else []), *([clock] if has_time else [])])
 
 
-def _string(element: Any) -> str:
-    """Return a string without its guide to pronunciation."""
-    line = TextLine()
-    for run in (element, *(one for one in element if local_name(one) == "r")):
+def _string(element: Any) -> tuple[str, bool]:
+    """Return a string without its guide to pronunciation, and whether it is in the font of its cell alone."""
+    line, runs = TextLine(), [one for one in element if local_name(one) == "r"]
+    for run in (element, *runs):
         said, look = "".join(one.text or "" for one in run if local_name(one) == "t"), child(run, "rPr")
         place = attribute(child(look, "vertAlign"), "val")
+        said = glyphs(said, attribute(child(look, "rFont"), "val"))
         line.add(said, above=place == "superscript", below=place == "subscript", struck=is_on(child(look, "strike")))
-    return _unescaped(line.text)
+    return _unescaped(line.text), not runs
 
 
 def _unescaped(text: str) -> str:

@@ -3,11 +3,10 @@
 import posixpath
 import re
 import zipfile
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from inscriptis import Inscriptis
@@ -21,12 +20,14 @@ from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_start_handler
 
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
-from infra.sources.css_counters import STYLES, CounterRule, counter_rules, write_counters
-from infra.sources.decoding import clean, decode
+from infra.sources.decoding import clean, decode, glyphs
 from infra.sources.office import child, local_name, opened, xml
+from infra.sources.style_sheets import BULLET, StyleRule, apply_styles, list_style, style_rules
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
+_NO_XML = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""Characters that browsers do not show, and no tree can hold."""
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _END_TAGS = re.compile(r"</(?:html|body)\s*>", re.I)
 """They may be left out, and browsers read what follows them as if they were; libxml2 drops it."""
@@ -39,25 +40,18 @@ _STRUCK = re.compile(r"<(/?)(?:s|strike)(?=[\s/>])", re.I)
 """Elements that libxml2 ends before a paragraph in them, and browsers do not; as ``del`` they go on."""
 
 
-class Styles(NamedTuple):
-    """What counts of style sheets: styles of classes that change what is said, and rules with counters."""
-
-    classes: Mapping[str, str] = {}
-    counters: Sequence[CounterRule] = ()
-
-
 def parse_html(
     stream: BinaryIO,
     request: ParseRequest,
     *,
     is_mail: bool = False,
-    styles: Styles = Styles(),  # noqa: B008 (a tuple)
+    styles: Sequence[StyleRule] = (),
 ) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
     Args:
-        is_mail: what its own style sheet hides is not read.
-        styles: of other style sheets.
+        is_mail: what its own style sheet hides is not read, and letters in fonts of signs are signs.
+        styles: rules of other style sheets.
 
     Raises:
         SourceError: ``too-deep`` where libxml2 would drop what lies below its limit of nesting, ``bomb`` and
@@ -85,11 +79,17 @@ def parse_html(
         return
     if any("depth" in entry.message for entry in parser.error_log):
         raise SourceError("too-deep", "its elements nest too deeply to be read in full; flatten it")
+    for element in tree.iter("*"):
+        if _NO_XML.search(element.text or ""):
+            element.text = _NO_XML.sub(" ", element.text)
+        if _NO_XML.search(element.tail or ""):
+            element.tail = _NO_XML.sub(" ", element.tail)
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
-    own = _styles((one.text or "" for one in tree.iter("style")), _TELLING_IN_MAIL if is_mail else _TELLING)
-    prepare(tree, Styles({**styles.classes, **own.classes}, [*styles.counters, *own.counters]))
+    if is_mail:
+        _write_signs(tree)
+    prepare(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_mail=is_mail)])
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
@@ -97,13 +97,12 @@ def parse_html(
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
-def prepare(tree: Any, styles: Styles) -> None:
+def prepare(tree: Any, styles: Sequence[StyleRule]) -> None:
     """Change a page's tree (lxml) so that its layout as text says what a browser shows.
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    _apply(styles.classes, tree)
-    write_counters(tree, styles.counters)
+    apply_styles(tree, styles)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
@@ -123,7 +122,7 @@ def prepare(tree: Any, styles: Styles) -> None:
             if one.tag in _INLINE or one.tag in _BOXES:
                 _set_apart(one)
     _mark_raised_and_struck(tree)
-    for listing in list(tree.iter("ol")):
+    for listing in list(tree.iter("ol", "ul")):
         _number(listing)
     spare = _SPARE_CELLS + len(tree.xpath("//td | //th"))
     for table in list(tree.iter("table")):
@@ -131,22 +130,13 @@ def prepare(tree: Any, styles: Styles) -> None:
         spare = _spread(table, spare)
 
 
-def _styles(sheets: Iterable[str], telling: re.Pattern[str]) -> Styles:
-    """Return what counts of style sheets; of rules for classes, the simple ones."""
-    given = defaultdict[str, dict[str, str]](dict)
-    rules = [rule for sheet in sheets for rule in _RULE.findall(_NO_RULE.sub("", sheet))]
-    for selectors, said in rules:
-        if declared := {one[0].partition(":")[0].lower(): one[0] for one in telling.finditer(said)}:
-            for name in _CLASS.findall(selectors):
-                given[name].update(declared)
-    return Styles({name: "; ".join(declared.values()) for name, declared in given.items()}, counter_rules(rules))
-
-
-def _apply(rules: Mapping[str, str], tree: Any) -> None:
-    """Give elements the styles of their classes."""
-    for element in tree.iter("*") if rules else ():
-        if styles := [rules[name] for name in element.get("class", "").split() if name in rules]:
-            element.set("style", "; ".join([*styles, element.get("style", "")]))
+def _write_signs(tree: Any) -> None:
+    """Write what fonts of signs show for letters: Outlook's arrows and smileys."""
+    for element in tree.iter("*"):
+        if found := _FONT.search(f"{element.get('style', '')};font-family:{element.get('face', '')}"):
+            for part in element.iter("*"):
+                part.text = glyphs(part.text or "", found[1])
+                part.tail = part.tail if part is element else glyphs(part.tail or "", found[1])
 
 
 def _write_formulas(tree: Any) -> None:
@@ -246,7 +236,7 @@ def _set_apart(element: Any) -> None:
 
 def _replace(element: Any, said: str) -> None:
     element.clear(keep_tail=True)  # dropping it would copy the text behind it each time
-    element.tag, element.text = "label", said
+    element.tag, element.text = "label", _NO_XML.sub(" ", said)
 
 
 def _fill_in(field: Any) -> None:
@@ -268,18 +258,21 @@ def _fill_in(field: Any) -> None:
 
 def _number(listing: Any) -> None:
     """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
-    items, own = listing.findall("li"), ("type", "start", "reversed")
-    if given := _LIST_STYLE.search(listing.get("style", "")):
-        listing.set("type", STYLES[given[1].lower()])
-    if not any(listing.get(name) is not None for name in own) and all(item.get("value") is None for item in items):
+    items, usual = listing.findall("li"), "decimal" if listing.tag == "ol" else BULLET
+    usual = list_style(listing) or _LIST_STYLES.get(listing.get("type", ""), usual)
+    kinds = [list_style(item) or usual for item in items]
+    if set(kinds) <= {BULLET} | ({"none"} if listing.tag == "ul" else set()):
+        listing.tag = "ul"
+        return
+    counts = any(listing.get(name) is not None for name in ("start", "reversed")) or listing.tag == "ul"
+    if set(kinds) == {"decimal"} and not counts and all(item.get("value") is None for item in items):
         return
     step = -1 if listing.get("reversed") is not None else 1
     count = _integer(listing.get("start"), len(items) if step < 0 else 1)
-    kind = listing.get("type", "")
-    style = _LIST_STYLES.get(kind, kind)
-    for item in items:
+    for item, kind in zip(items, kinds, strict=True):
         count = _integer(item.get("value"), count)
-        item.text = f"{counted(count, style)}. ".lstrip(". ") + (item.text or "").lstrip()
+        number = "* " if kind == BULLET else f"{counted(count, kind)}. ".lstrip(". ")
+        item.text = number + (item.text or "").lstrip()
         item.tag = "div"
         count += step
     listing.tag = "div"
@@ -332,12 +325,8 @@ def _integer(value: str | None, default: int) -> int:
 
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
-_RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
-_CLASS = re.compile(r"(?:^|,)\s*\w*\.([\w-]+)\s*(?=,|$)")
-_NO_RULE = re.compile(r"/\*.*?\*/|<!--|-->|@[^;{]*;|@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I)
-_TELLING = re.compile(r"(?<![\w-])(?:text-decoration|vertical-align|list-style)(?:-line|-type)?\s*:[^;]*", re.I)
-_TELLING_IN_MAIL = re.compile(rf"{_TELLING.pattern}|(?<![\w-])display\s*:\s*none", re.I)
-"""Nothing in a mail is shown by a click."""
+_FONT = re.compile(r"font-family\s*:\s*[\"']?(wingdings(?: [23])?|webdings|symbol)\b", re.I)
+"""In a browser, which may lack such a font, letters may stay letters; Outlook has it."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
     r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I
@@ -371,7 +360,6 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 """Fields of forms without a text, or with one that is no value."""
 _UNSEEN = re.compile(r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
 _DISPLAY = re.compile(r"\s*display\s*:\s*([\w-]+)", re.I)
-_LIST_STYLE = re.compile(r"list-style(?:-type)?\s*:\s*(none|(?:lower|upper)-(?:alpha|latin|roman))", re.I)
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
 _MOST_EMPTY = 20
@@ -505,7 +493,7 @@ def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: Pars
     hrefs = {one.get("id"): unquote(one.get("href", "")) for one in child(book, "manifest")}
     paths = {name: posixpath.normpath(posixpath.join(folder, href)) for name, href in hrefs.items()}
     sheets = [archive.read(path) for path in paths.values() if path.endswith(".css") and path in archive.namelist()]
-    styles = _styles((sheet.decode("utf-8", "replace") for sheet in sheets), _TELLING)
+    styles = style_rules(sheet.decode("utf-8", "replace") for sheet in sheets)
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
             page = _PREFIX.sub(rb"\1", archive.read(paths[one.get("idref")]))

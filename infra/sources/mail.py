@@ -69,6 +69,8 @@ def parse_mbox(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
             yield replace(_mail(data, request), row=str(number))
         except SourceError as error:
             yield Refused(str(number), error.reason, error.detail)
+        except RecursionError:
+            yield Refused(str(number), "too-deep", "its parts nest too deeply to be read in full")
 
 
 def _mails(stream: BinaryIO) -> Iterator[bytes]:

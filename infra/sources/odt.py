@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
-from infra.sources.decoding import clean
+from infra.sources.decoding import bullet, clean, glyphs
 from infra.sources.office import attribute, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
 
@@ -25,7 +25,7 @@ _SHAPES = (
     "text-box custom-shape rect line polyline polygon regular-polygon path circle ellipse connector caption".split()
 )
 _ASIDES = {"note": "Footnote", "annotation": "Comment"} | dict.fromkeys(_SHAPES, "")
-_FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 _MOST_REPEATED = 63
 """Cells and blanks that one element may stand for."""
 
@@ -42,7 +42,8 @@ def parse_odt(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         body = next(parts["content.xml"].iterfind("{*}body/{*}text"))
         text = "\n".join(within(request.allowance, _lines(body, parts)))
         title = next((one.text or "" for one in parts.get("meta.xml", body).iter(_TITLE)), "")
-    yield Parsed(clean(text), clean(title), _MEDIA_TYPE, warnings=unread(_not_read(body)))
+        left_out = _not_read(body) + Counter({"unreadable letter": text.count("\ufffd")})
+    yield Parsed(clean(text), clean(title), _MEDIA_TYPE, warnings=unread(left_out))
 
 
 _TITLE = "{http://purl.org/dc/elements/1.1/}title"
@@ -115,19 +116,26 @@ class _Looks:
     """How letters look by the style of a paragraph or of words: hidden, struck through, raised (16.29.8 and 20.331)."""
 
     def __init__(self, styles: Iterable[Any]) -> None:
-        self._styles = {attribute(one, "name"): one for one in styles if local_name(one) == "style"}
+        kept = [one for one in styles if local_name(one) in ("style", "font-face")]
+        self._styles = {(attribute(one, "family"), attribute(one, "name")): one for one in kept}
+        """The faces of fonts have no family of styles."""
         self.of = cache(self._of)
 
-    def _of(self, name: str, depth: int = 0) -> dict[str, str]:
-        style = self._styles.get(name)
+    def _of(self, name: str, family: str, depth: int = 0) -> dict[str, str]:
+        style = self._styles.get((family, name))
         if style is None or depth > _MOST_STYLES:
             return {}
         shape = child(style, "text-properties")
         own = {key: value for key in _TELLING if (value := attribute(shape, key))}
-        return {**self._of(attribute(style, "parent-style-name"), depth + 1), **own}
+        if "font-name" in own:
+            face = self._styles.get(("", own["font-name"]))
+            own["font-name"] = attribute(face, "font-family").strip("'") or own["font-name"]
+        for key, name in style.attrib.items():
+            own |= {"list": name or "none"} if key.endswith("}list-style-name") else {}
+        return {**self._of(attribute(style, "parent-style-name"), family, depth + 1), **own}
 
 
-_TELLING = ("display", "text-line-through-style", "text-position")
+_TELLING = ("display", "text-line-through-style", "text-position", "font-name")
 _MOST_STYLES = 20
 """Styles that are based one on another."""
 
@@ -154,11 +162,12 @@ class _Text:
                 yield from self.blocks(part)
 
     def _paragraph(self, paragraph: Any, listed: "_Place | None") -> Iterator[str]:
-        words, look = TextLine(), self._looks.of(attribute(paragraph, "style-name"))
+        words, look = TextLine(), self._looks.of(attribute(paragraph, "style-name"), "paragraph")
         hidden = any(attribute(one, "is-hidden") == "true" for one in paragraph.iter("{*}hidden-paragraph"))
         self._inline(paragraph, words, {**look, "display": "none"} if hidden else look)
         if words.text or (look.get("display") != "none" and not hidden):
-            yield self._numbers.next(paragraph, listed) + words.text
+            numbered = attribute(paragraph, "is-list-header") != "true" and look.get("list") != "none"
+            yield (self._numbers.next(paragraph, listed) if numbered else "") + words.text
         asides, self._asides = self._asides, []
         yield from asides
 
@@ -166,7 +175,7 @@ class _Text:
         self._say(element.text, words, look)
         for part in element:
             name = "desc" if ":svg-" in str(part.tag) else local_name(part)  # a picture has a title that is not shown
-            own = {**look, **self._looks.of(attribute(part, "style-name"))}
+            own = {**look, **self._looks.of(attribute(part, "style-name"), "text")}
             if name in _BREAKS:
                 words.add(_BREAKS[name])
             elif name == "s":
@@ -188,7 +197,8 @@ class _Text:
         if text and look.get("display") != "none":
             above, below = (re.match(sign, look.get("text-position", "")) for sign in ("super|[1-9]", "sub|-"))
             strike = look.get("text-line-through-style", "none") != "none"
-            words.add(" ".join(text.split("\n")), above=bool(above), below=bool(below), struck=strike)
+            said = glyphs(" ".join(text.split("\n")), look.get("font-name", ""))
+            words.add(said, above=bool(above), below=bool(below), struck=strike)
 
     def _aside(self, part: Any, label: str) -> None:
         body = child(part, "note-body") if label == "Footnote" else part
@@ -282,21 +292,34 @@ class _Numbers:
         """Return the number of a paragraph, with the blank after it; empty: it has none."""
         if listed is None and local_name(paragraph) == "h":
             listed = _Place("", integer(paragraph, "outline-level", 1))
+            if attribute(paragraph, "restart-numbering") == "true":
+                first = integer(self.levels.get(("", listed.level)), "start-value", 1)
+                self.begin_at(listed, integer(paragraph, "start-value", first))
         level = self.levels.get((listed.style, listed.level)) if listed is not None and listed.numbered else None
         if listed is None or level is None:
             return ""
         if "bullet" in local_name(level) or "image" in local_name(level):
-            return "• "
-        if attribute(level, "num-format") not in _FORMATS:
-            return ""
+            font = attribute(child(level, "text-properties"), "font-name")
+            return f"{bullet(attribute(level, 'bullet-char'), font)} "
         counts = self.counts.setdefault(listed.style, {})
         counts[listed.level] = counts.get(listed.level, integer(level, "start-value", 1) - 1) + 1
         for deeper in [one for one in counts if one > listed.level]:
             del counts[deeper]
         first = max(1, listed.level - integer(level, "display-levels", 1) + 1)
-        shown = []
-        for one in range(first, listed.level + 1):
+        shown = {}
+        for one in range(1, listed.level + 1):
             upper = self.levels.get((listed.style, one), level)
-            count = counts.setdefault(one, integer(upper, "start-value", 1))
-            shown.append(counted(count, _FORMATS.get(attribute(upper, "num-format"), "decimal")))
-        return f"{attribute(level, 'num-prefix')}{'.'.join(shown)}{attribute(level, 'num-suffix')} "
+            shown[one] = _counted(counts.setdefault(one, integer(upper, "start-value", 1)), upper)
+        said = ".".join(number for one, number in shown.items() if one >= first and number)
+        said = f"{attribute(level, 'num-prefix')}{said}{attribute(level, 'num-suffix')}"
+        if pattern := attribute(level, "num-list-format"):  # of LibreOffice: %1%.%2%
+            said = re.sub(r"%(\d)%", lambda found: shown.get(int(found[1]), ""), pattern)
+        return f"{said} " if said.strip() else ""
+
+
+def _counted(count: int, level: Any) -> str:
+    """Write a count of a list; formats of other scripts (LibreOffice's ``А, Б, В``) are written as decimals."""
+    name, doubled = attribute(level, "num-format"), attribute(level, "num-letter-sync") == "true"
+    if name[:1] == "0":  # 01, 02, 03
+        return f"{count:0{len(name.partition(',')[0])}}"
+    return counted(count, _FORMATS.get(name, "decimal"), doubled=doubled)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from infra.sources.base import ParseRequest, TextLine, counted
+from infra.sources.decoding import bullet, glyphs
 from infra.sources.listing import seekable
 from memagent.errors import SourceError
 
@@ -86,7 +87,7 @@ def xml(data: bytes) -> Any:
 
 def drawn_lines(element: Any) -> Iterator[str]:
     """Yield the paragraphs of a drawing that are not empty, with their numbers (DrawingML, ECMA-376 part 1, 21.1.2)."""
-    counts, body = dict[int, int](), None
+    counts, body = dict[int, tuple[str, int]](), None
     for paragraph in element.iter("{*}p"):
         if body is not paragraph.getparent():
             counts, body = {}, paragraph.getparent()
@@ -95,7 +96,8 @@ def drawn_lines(element: Any) -> Iterator[str]:
             look = child(one.getparent(), "rPr")
             shift, strike = attribute(look, "baseline"), attribute(look, "strike")
             below, above = shift.startswith("-"), integer(look, "baseline", 0) > 0
-            said = marks[local_name(one)] or one.text or ""
+            latin, private = (attribute(child(look, name), "typeface") for name in ("latin", "sym"))
+            said = glyphs(marks[local_name(one)] or one.text or "", latin, private)
             line.add(said, above=above, below=below, struck=strike in ("sngStrike", "dblStrike"))
         if text := line.text.strip():
             yield _number(paragraph, counts) + text
@@ -109,18 +111,24 @@ _NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})(Period|ParenR|ParenBoth|Plain)")
 _AROUND = {"Period": "{}. ", "ParenR": "{}) ", "ParenBoth": "({}) ", "Plain": "{} "}
 
 
-def _number(paragraph: Any, counts: dict[int, int]) -> str:
-    """Return the number of a paragraph that has one (21.1.2.4.1); `counts`: those of its text so far, by level."""
+def _number(paragraph: Any, counts: dict[int, tuple[str, int]]) -> str:
+    """Return the number of a paragraph that has one, or a bullet that says something (21.1.2.4).
+
+    `counts` has the kinds of numbers of its text so far, by level, and how far they have come.
+    """
     look = child(paragraph, "pPr")
     level, numbering = integer(look, "lvl", 0), child(look, "buAutoNum")
-    for other in [one for one in counts if one > level or (one == level and numbering is None)]:
+    kind = attribute(numbering, "type")
+    for other in [one for one in counts if one > level or (one == level and counts[one][0] != kind)]:
         del counts[other]
     if numbering is None:
-        return ""
-    counts[level] = counts.get(level, integer(numbering, "startAt", 1) - 1) + 1
-    kind = _NUMBER.match(attribute(numbering, "type"))
-    style, around = kind.groups() if kind else ("arabic", "Period")
-    return _AROUND[around].format(counted(counts[level], _NUMBERS[style]))
+        sign = bullet(attribute(child(look, "buChar"), "char"), attribute(child(look, "buFont"), "typeface"))
+        return "" if sign == "•" else f"{sign} "
+    count = counts.get(level, (kind, integer(numbering, "startAt", 1) - 1))[1] + 1
+    counts[level] = kind, count
+    found = _NUMBER.match(kind)
+    style, around = found.groups() if found else ("arabic", "Period")
+    return _AROUND[around].format(counted(count, _NUMBERS[style]))
 
 
 _HALF_A_PAGE = 312 * 360_000**2

@@ -19,6 +19,7 @@ def parse_pptx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     with opened(stream, request, "PowerPoint presentation", ".pptx") as archive:
         presentation = _Presentation(OfficeArchive(archive))
         slides = list(within(request.allowance, presentation.slides()))
+        presentation.not_read["unreadable letter"] = sum(slide.count("\ufffd") for slide in slides)
     text, starts = joined_pages(slides)
     title, warnings = clean(presentation.title), unread(presentation.not_read)
     yield Parsed(text, title, _MEDIA_TYPE, page_starts=starts, warnings=warnings)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, unread
-from infra.sources.decoding import SYMBOL, clean, decode
+from infra.sources.decoding import clean, decode, glyphs
 from memagent.errors import SourceError
 
 _MARKS = re.compile(r" {0,3}#{1,6}(?=[ \t])")
@@ -58,6 +58,11 @@ _RTF_READ = {
     **dict.fromkeys(("cell", "nestcell"), "\t"),
 }
 """Groups with text of the document that are among striprtf's `destinations`, and ends of cells, and what they say."""
+_RTF_UNUSED = {
+    "\\titlepg": re.compile(r"\\(?:header|footer)f(?![a-z])"),
+    "\\facingp": re.compile(r"\\(?:header|footer)l(?![a-z])"),
+}
+"""Headers of first and left pages, and what switches them on."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
 _RTF_SYMBOL = re.compile(r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*\bSymbol;", re.DOTALL)
 _RTF_SIGN = re.compile(
@@ -65,6 +70,8 @@ _RTF_SIGN = re.compile(
     r"""(?=\s*\{\\fldrslt\s*\{?(?:\\[a-z]+-?\d*\s?)*\})"""
 )
 """A field for a sign of the font Symbol, whose result says its look alone."""
+_SIGN_FONT = "0000000"
+"""A font number for such signs, as no program writes it."""
 _RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])|[{}]", re.DOTALL)
 """Bytes may hold marks."""
 _RTF_PAGES = {
@@ -83,7 +90,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     Raises SourceError: ``broken``, ``bomb``, ``too-large``.
     """
-    from striprtf.striprtf import HYPERLINKS, charset_map, font_table_group
+    from striprtf.striprtf import charset_map, font_table_group
 
     source = stream.read().decode("latin-1")  # a character a byte
     if not source.lstrip().startswith("{\\rtf"):
@@ -91,10 +98,12 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     head, (whole, after) = source[:_RTF_HEAD], _first_group(source)
     charsets = _RTF_CHARSET.findall(font_table_group(whole))
     pages = {font: _known_page(charset_map.get(int(charset), "")) for font, charset in charsets}
-    pages |= dict.fromkeys(_RTF_SYMBOL.findall(font_table_group(whole)), "symbol")
-    whole = _RTF_SIGN.sub(lambda field: rf"{{\uc1\u{ord(SYMBOL.get(int(field[1]), '�'))}?}}", whole)
+    pages |= dict.fromkeys([*_RTF_SYMBOL.findall(font_table_group(whole)), _SIGN_FONT], "symbol")
+    whole = _RTF_SIGN.sub(lambda field: rf"{{\f{_SIGN_FONT}\uc1\u{0xF000 + int(field[1]) % 256}?}}", whole)
+    for switch, unused in _RTF_UNUSED.items():
+        whole = whole if switch in whole else unused.sub(r"\\*\\unused", whole)
     try:
-        text = _rtf_text(HYPERLINKS.sub(r"\1(\2)", whole), pages)
+        text = _rtf_text(whole, pages)
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
         name = _rtf_text(f"{page.group() if page else ''} {title.group(1)}", {}) if title else ""
     except (ValueError, OverflowError) as error:
@@ -162,6 +171,7 @@ class _Look:
     above: bool = False
     below: bool = False
     struck: bool = False
+    in_cell: bool = False
 
     def shift(self, word: str, value: str) -> None:
         on = value not in _RTF_OFF
@@ -181,7 +191,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
 
     ansi = "cp1252"
     default = "0"  # a font, also where no `deff` names it
-    starred, skip = False, 0
+    starred, skip, ended = False, 0, False  # a paragraph of a cell
     look, groups, letters, notes = _Look(ansi), list[_Look](), bytearray(), _Notes()
     for found in _RTF.finditer(source + "}"):
         mark, (word, value, escaped, char) = found.group(), found.groups("")
@@ -194,7 +204,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
         if letters:
             is_symbol = look.page == "symbol"
             text = letters.decode("latin-1" if is_symbol else look.page, "replace")
-            notes.add(text.translate(SYMBOL) if is_symbol else text, look)
+            notes.add(" " * ended + glyphs(text, "Symbol" if is_symbol else ""), look)
+            ended = ended and not text
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
@@ -207,6 +218,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             continue
         elif word in ("v", "deleted"):
             look.hidden = value not in _RTF_OFF
+        elif word in ("intbl", "pard"):
+            look.in_cell = word == "intbl"
         elif word in ("ansicpg", "mac", "pc", "pca"):
             ansi = look.page = _known_page(f"cp{value}" if value else word)
         elif word in ("deff", "plain", "f"):
@@ -216,8 +229,11 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             look.substitutes = max(0, int(value or 1))
         elif word == "u" and value:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), look.substitutes
-            said = said.translate(SYMBOL) if look.page == "symbol" else said
+            said = glyphs(said, "Symbol" if look.page == "symbol" else "")
         look.shift(word, value)
+        if said == "\n" and look.in_cell and word in ("par", "line"):  # a row is a line
+            ended, said = True, ""
+        ended = ended and not said
         if word in _RTF_READ:
             said = _RTF_READ[word]
             # The first half of a text that is there twice is ASCII, the second one Unicode.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
-from infra.sources.decoding import SYMBOL, clean
+from infra.sources.decoding import bullet, clean, glyphs
 from infra.sources.office import OfficeArchive, attribute, child, integer, is_on, local_name, not_read, opened
 
 _MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -27,26 +27,9 @@ _BETWEEN = {"deg": "&", "e": "&", "mr": "@"}
 _NOTES = {"footnoteReference": "footnotes", "endnoteReference": "endnotes", "commentReference": "comments"}
 _NOTE_LABELS = {"footnotes": "Footnote", "endnotes": "Endnote", "comments": "Comment"}
 _TICKED, _EMPTY = "☒", "☐"
-_WINGDINGS = {
-    0xFE: "☑",
-    0xFD: _TICKED,
-    0xFC: "✓",
-    0xFB: "✗",
-    0xA8: _EMPTY,
-    0x6F: _EMPTY,
-    0x71: _EMPTY,
-    0xA7: "▪",
-    0xDF: "←",
-    0xE0: "→",
-    0xF3: "⇔",
-    0x4A: "☺",
-    0x4C: "☹",
-}
-"""Characters of the font Wingdings, which stand for boxes and bullets in forms and lists, and for typed arrows."""
 _NUMBERING = re.compile("AUTONUM|LISTNUM")
 """Fields (17.16.5) that Word numbers itself, without a result in the file."""
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
-_PRIVATE = re.compile("[\uf000-\uf0ff]")
 _MOST_COLUMNS = 63
 """Columns of a table in Word."""
 _MOST_LEVELS = 9
@@ -315,12 +298,14 @@ class _Numbers:
             if deeper not in levels or depth < levels[deeper].restart:
                 del counts[deeper]
         if level.format == "bullet":
-            return f"•{level.glue}"
+            return f"{level.text}{level.glue}"
         text = level.text
         for above in range(depth + 1):
             upper = levels.get(above, level)
             count = counts.setdefault(above, upper.start)
-            text = text.replace(f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format))
+            text = text.replace(
+                f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format, doubled=True)
+            )
         return f"{text}{level.glue}" if text else ""
 
     def given(self, settings: Any, name: str, paragraph: str) -> Any:
@@ -362,9 +347,10 @@ class _Numbers:
 
 
 def _level(element: Any) -> _Level:
+    form, text = attribute(child(element, "numFmt"), "val") or "decimal", attribute(child(element, "lvlText"), "val")
     return _Level(
-        format=attribute(child(element, "numFmt"), "val") or "decimal",
-        text=attribute(child(element, "lvlText"), "val"),
+        format=form,
+        text=bullet(text, attribute(child(child(element, "rPr"), "rFonts"), "ascii")) if form == "bullet" else text,
         start=integer(child(element, "start"), "val", 0),
         style=attribute(child(element, "pStyle"), "val"),
         legal=child(element, "isLgl") is not None,
@@ -381,10 +367,10 @@ def _number_of(level: Any) -> int:
 def _word(element: Any) -> str:
     if local_name(element) == "sym":
         code = attribute(element, "char")
-        return _glyphs(chr(int(code, 16)) if _CODE.fullmatch(code) else "\ufffd", attribute(element, "font"))
+        return glyphs(chr(int(code, 16)) if _CODE.fullmatch(code) else "\ufffd", attribute(element, "font"))
     if element.tag.endswith("}t"):
         font = attribute(child(child(element.getparent(), "rPr"), "rFonts"), "ascii")
-        return _glyphs(element.text or "", font)
+        return glyphs(element.text or "", font)
     return _BREAKS[local_name(element)]
 
 
@@ -408,13 +394,6 @@ def _form_value(mark: Any) -> str:
         index = integer(child(choice, "result"), "val", 0)
         return entries[index] if index < len(entries) else ""
     return ""
-
-
-def _glyphs(text: str, font: str) -> str:
-    """Return what a font shows that has signs in the places of letters; U+FFFD for a sign that is not known."""
-    if font == "Symbol":
-        return text.translate(SYMBOL)
-    return _PRIVATE.sub(lambda found: _WINGDINGS.get(ord(found[0]) & 0xFF, "\ufffd"), text)
 
 
 def _chosen(alternatives: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from examples.nano import contract_places
 from infra import sources
-from infra.sources import css_counters, decoding, excel, html, mail, text
+from infra.sources import decoding, excel, html, mail, style_sheets, text
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
 from memagent.evaluation.loaders import public
@@ -68,12 +68,15 @@ HOSTILE = {
     "an XML declaration": (searched(html._DECLARATION), "<?xml {}", "?"),
     "the end of a page": (html._END_TAGS.findall, "{}", "</html "),
     "a style": (searched(html._UNSEEN), "{}", "display "),
-    "what a style counts": (css_counters._COUNTS.findall, "content:{}", "'a\""),
-    "kinds of what a style counts": (css_counters._COUNTS.findall, "{}", "content:"),
-    "a selector": (searched(css_counters._COMPOUND), "a{}", " > .a-"),
-    "a selector of white space": (searched(css_counters._COMPOUND), "a{}", " "),
-    "what a style writes": (css_counters._CONTENT.findall, "{}", "counters(a, "),
-    "words that a style writes": (css_counters._CONTENT.findall, "'{}", "\\a"),
+    "what a style counts": (style_sheets._DECLARED.findall, "content:{}", "'a\""),
+    "kinds of what a style counts": (style_sheets._DECLARED.findall, "{}", "content:"),
+    "a selector": (searched(style_sheets._COMPOUND), "a{}", " > .a-"),
+    "a selector of white space": (searched(style_sheets._COMPOUND), "a{}", " "),
+    "what a style writes": (style_sheets._CONTENT.findall, "{}", "counters(a, "),
+    "a style sheet without rules": (style_sheets.style_rules, "{}", "a.b "),
+    "notes in a style sheet": (style_sheets._NO_RULE.findall, "{}", "/* "),
+    "rules of a style sheet for others": (style_sheets._NO_RULE.findall, "{}", "@media{a{} "),
+    "words that a style writes": (style_sheets._CONTENT.findall, "'{}", "\\a"),
     "lines of a calendar": (mail._meeting, "{}", "SUMMARY;\n"),
     "zones of a calendar": (mail._meeting, "SUMMARY{}", ";TZID=a"),
     "words in quotes in a calendar": (mail._meeting, "SUMMARY;{}", '"a'),

@@ -88,6 +88,12 @@ def test_a_damaged_member_is_a_row(tmp_path):
     assert isinstance(two, Parsed) and two.text == "second"
 
 
+def test_a_member_that_nests_too_deeply_is_a_row(tmp_path):
+    deep = b"<table><tr><td>" * 220 + b"x"
+    found = records(tmp_path, packed({"a.html": deep, "b.txt": b"The rent is 900."}))
+    assert [getattr(one, "reason", "") for one in found] == ["too-deep", ""]
+
+
 def test_bombs_and_what_is_no_archive_are_refused(tmp_path):
     with pytest.raises(SourceError, match="bomb"):
         records(tmp_path, packed({"a.txt": b"0" * 2**26}))

@@ -88,6 +88,17 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
         ("<ol style='list-style-type: lower-alpha'><li>x<li>x</ol>", ["a.", "b."]),
         ("<ol style='list-style: none'><li>1.1 x</ol>", ["1.1"]),
         ("<style>ol.l{list-style-type:none}</style><ol class=l><li>1.1 x</ol>", ["1.1"]),
+        (
+            "<style>ol.r{list-style:upper-roman}ol{list-style:lower-alpha}</style><ol><li>x</ol><ol class=r><li>x</ol>",
+            ["a.", "I."],
+        ),
+        ("<style>ol ol{list-style-type:lower-greek}</style><ol><li>x<ol><li>x</ol></ol>", ["1.", "α."]),
+        (
+            "<ul style='list-style-type:decimal'><li>x<li>x</ul><ol style='list-style:disc'><li>x</ol>",
+            ["1.", "2.", "*"],
+        ),
+        ("<ol><li style='list-style:none'>x<li style='list-style-type:lower-alpha'>x<li>x</ol>", ["b.", "3."]),
+        ("<ol type=a start=27><li>x<li>x</ol>", ["aa.", "ab."]),
     ],
 )
 def test_lists_have_the_numbers_that_are_shown(listing, numbers):
@@ -123,6 +134,12 @@ def test_numbers_of_style_sheets_are_those_that_a_browser_shows(sheet, body, sai
     assert [
         " ".join(line.split()) for line in page(f"<style>{sheet}</style>{body}").splitlines() if line.strip()
     ] == said
+
+
+@pytest.mark.parametrize("sign", ["\x01", "\x0c", "&#xFFFE;", "\uffff"])
+def test_characters_that_no_page_shows_end_no_page(sign):
+    said = page(f"<p>ten{sign} days <s>no{sign}w</s><input value='a{sign}'><p>{'and so on ' * 20}")
+    assert said.split()[:2] == ["ten", "days"]
 
 
 def test_terms_powers_and_soft_hyphens():

@@ -200,6 +200,13 @@ def test_an_invitation_says_when_how_often_and_whether_it_is_cancelled():
     assert mail("text/calendar", lines.replace("\n", "\r\n").encode()) == said
 
 
+def test_letters_in_fonts_of_signs_are_signs(tmp_path):
+    page = "<p>Phase 1 <font face=Wingdings>à</font> 2 <span style='font-family:Wingdings'>J</span> so</p>"
+    (tmp_path / "a.eml").write_text(f"From: a@b.c\nContent-Type: text/html; charset=utf-8\n\n{page}", encoding="utf-8")
+    (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
+    assert document.text.endswith("Phase 1 → 2 ☺ so\n") or document.text.endswith("Phase 1 → 2 ☺ so")
+
+
 def test_headers_may_be_in_the_encoding_of_the_text():
     head = "From: Jörg <a@b.de>\nSubject: Größe: 5 m²\nContent-Type: text/plain; charset=iso-8859-1\n\nFläche"
     (document,) = parse_eml(io.BytesIO(head.encode("latin-1")), REQUEST)

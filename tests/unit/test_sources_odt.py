@@ -56,19 +56,38 @@ def test_headers_stand_before_the_body_and_text_boxes_after_their_paragraph():
     assert text(p(f"Body{box}"), styles=masters).split("\n") == ["Draft", "Body", "In the box", "Page 1"]
 
 
+def style(name: str, look: str, family: str = "text", more: str = "") -> str:
+    given = f'style:family="{family}" style:name="{name}" {more}'
+    return f"<style:style {given}><style:text-properties {look}/></style:style>"
+
+
+def span(name: str, words: str) -> str:
+    return f'<text:span text:style-name="{name}">{words}</text:span>'
+
+
 def test_powers_are_no_digits_of_their_number():
-    style = '<style:style style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
-    assert text(p('10<text:span text:style-name="T1">6</text:span> m'), automatic=style) == "10^6 m"
+    raised = style("T1", 'style:text-position="super 58%"')
+    assert text(p(f"10{span('T1', '6')} m"), automatic=raised) == "10^6 m"
 
 
 def test_what_is_struck_through_is_marked():
-    style = '<style:style style:name="T1"><style:text-properties style:text-line-through-style="solid"/></style:style>'
-    assert text(p('pay <text:span text:style-name="T1">1</text:span>2'), automatic=style) == "pay ~~1~~2"
-    based = '<style:style style:name="{}" style:parent-style-name="T1"><style:text-properties {}/></style:style>'
-    style += based.format("T2", "") + based.format("T3", "style:text-line-through-style='none'")
-    inside = 'a <text:span text:style-name="T3">b</text:span><text:span>c</text:span>'
-    body = f'<text:p text:style-name="T2">{inside}</text:p>' + p('<text:span text:style-name="T3">d</text:span>')
-    assert text(body, automatic=style) == "~~a ~~b~~c~~\nd", "also by the style of a paragraph, and of one that it has"
+    through, based = 'style:text-line-through-style="solid"', 'style:parent-style-name="T1"'
+    styles = style("T1", through) + style("P1", through, "paragraph") + style("T1", "", "paragraph")
+    assert text(p(f"pay {span('T1', '1')}2"), automatic=styles) == "pay ~~1~~2"
+    styles += style("T3", "style:text-line-through-style='none'", more=based)
+    styles += style("P2", "", "paragraph", 'style:parent-style-name="P1"')
+    inside = f"a {span('T3', 'b')}<text:span>c</text:span>"
+    body = f'<text:p text:style-name="P2">{inside}</text:p>' + p(span("T3", "d"))
+    assert text(body, automatic=styles) == "~~a ~~b~~c~~\nd", "also by the style of a paragraph, and of one that it has"
+    other = '<text:p text:style-name="T1">held</text:p>'
+    assert text(other, automatic=styles) == "held", "a style of words of the same name is another one"
+
+
+def test_letters_in_fonts_of_signs_are_signs():
+    faces = '<style:font-face style:name="Symbol1" svg:font-family="Symbol"/>'
+    styles = faces + style("T1", 'style:font-name="Symbol1"') + style("T2", 'style:font-name="Wingdings"')
+    body = p(f"5 {span('T1', chr(0xF06D))}g, {span('T2', chr(0xF0FE))} yes {span('T2', chr(0xF0A8))} no")
+    assert text(body, automatic=styles) == "5 μg, ☑ yes ☐ no"
 
 
 def test_headers_of_first_and_left_pages_are_read():
@@ -111,12 +130,13 @@ def test_a_shape_stands_after_its_paragraph_without_what_says_what_is_drawn():
 
 
 def test_hidden_text_is_left_out():
-    style = '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
+    hidden = 'text:display="none"'
+    styles = style("H", hidden) + style("H", hidden, "paragraph")
     body = p('The term is <text:span text:style-name="H">two </text:span>three years.')
     body += f'<text:section text:display="none">{p("secret")}</text:section>'
     body += '<text:p text:style-name="H">secret</text:p>' + p('<text:hidden-paragraph text:is-hidden="true"/>secret')
     body += f'<text:section text:display="condition" text:is-hidden="true">{p("secret")}</text:section>'
-    assert text(body, automatic=style) == "The term is three years."
+    assert text(body, automatic=styles) == "The term is three years."
 
 
 LEVELS = (
@@ -171,6 +191,45 @@ def test_headings_are_numbered_by_their_outline():
     )
     lines = text(body, styles=f"{outline}</text:outline-style>").split("\n")
     assert lines == ["I. A", "I.1 B", "I.2 C", "II. D"]
+
+
+def test_headings_begin_anew_and_go_without_a_number_where_they_say_so():
+    outline = '<text:outline-style><text:outline-level-style text:level="1" style:num-format="1"/></text:outline-style>'
+    heads = [("", "A"), ('text:is-list-header="true"', "B"), ('text:style-name="N"', "C"), ("", "D")]
+    heads += [('text:restart-numbering="true" text:start-value="10"', "E"), ("", "F")]
+    body = "".join(f'<text:h text:outline-level="1" {more}>{said}</text:h>' for more, said in heads)
+    none = style("N", "", "paragraph", 'style:list-style-name=""')
+    assert text(body, styles=outline, automatic=none).split("\n") == ["1 A", "B", "C", "2 D", "10 E", "11 F"]
+
+
+@pytest.mark.parametrize(
+    ("look", "numbers"),
+    [
+        ('style:num-format="01, 02, 03, ..." style:num-prefix="§ "', ["§ 01", "§ 02"]),
+        ('style:num-format="" style:num-prefix="Recital:"', ["Recital:", "Recital:"]),
+        ('style:num-format=""', ["", ""]),
+        ('style:num-format="一, 二, 三, ..." style:num-prefix="第" style:num-suffix="条"', ["第1条", "第2条"]),
+        ('style:num-format="1" loext:num-list-format="%1%/a"', ["1/a", "2/a"]),
+        ('style:num-format="a" text:start-value="27"', ["aa", "ab"]),
+        ('style:num-format="a" style:num-letter-sync="true" text:start-value="27"', ["aa", "bb"]),
+    ],
+)
+def test_numbers_look_as_their_format_says(look, numbers):
+    space = 'xmlns:loext="urn:org:documentfoundation:names:experimental:office:xmlns:loext:1.0"'
+    level = f'<text:list-level-style-number {space} text:level="1" {look}/>'
+    styles = f'<text:list-style style:name="L">{level}</text:list-style>'
+    body = f'<text:list text:style-name="L">{item(p("x"))}{item(p("x"))}</text:list>'
+    assert [line.removesuffix("x").strip() for line in text(body, automatic=styles).split("\n")] == numbers
+
+
+def test_bullets_that_say_something_are_read():
+    levels = "".join(
+        f'<text:list-style style:name="{name}"><text:list-level-style-bullet text:level="1" text:bullet-char="{sign}"/>'
+        "</text:list-style>"
+        for name, sign in (("A", "☒"), ("B", "✗"), ("C", "●"))
+    )
+    body = "".join(f'<text:list text:style-name="{name}">{item(p(name))}</text:list>' for name in "ABC")
+    assert text(body, automatic=levels).split("\n") == ["☒ A", "✗ B", "• C"]
 
 
 def test_merged_and_repeated_cells_leave_their_columns():

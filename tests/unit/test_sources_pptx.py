@@ -68,8 +68,32 @@ def test_numbers_of_lists_are_written():
     first += [item("Notice", kind="romanUcParenBoth", start="startAt='4'"), item("End", kind="ea1JpnKorPlain")]
     document = parsed(pptx({"s": f"<p:sp>{''.join(first)}</p:sp><p:sp>{item('Other')}</p:sp>"}))
     assert document.text.split("\n") == [
-        *("1. Rent", "a) net", "b) gross", "2. Term", "a) tax", "Plain", "(IV) Notice", "5. End", "1. Other")
+        *("1. Rent", "a) net", "b) gross", "2. Term", "a) tax", "Plain", "(IV) Notice", "1. End", "1. Other")
     ]
+
+
+def test_numbers_begin_anew_with_another_kind_and_bullets_that_say_something_are_read():
+    def item(text: str, mark: str) -> str:
+        return f"<a:p><a:pPr>{mark}</a:pPr><a:r><a:t>{text}</a:t></a:r></a:p>"
+
+    kinds = ("arabicPeriod", "alphaLcParenR", "arabicPeriod")
+    items = [item("x", f"<a:buAutoNum type='{kind}'/>") for kind in kinds for _ in range(2)]
+    items += [
+        item("is in", "<a:buFont typeface='Wingdings'/><a:buChar char='ü'/>"),
+        item("is out", "<a:buChar char='✗'/>"),
+    ]
+    items += [item("plain", "<a:buChar char='•'/>")]
+    document = parsed(pptx({"s": f"<p:sp>{''.join(items)}</p:sp>"}))
+    numbers = ["1. x", "2. x", "a) x", "b) x", "1. x", "2. x"]
+    assert document.text.split("\n") == [*numbers, "✓ is in", "✗ is out", "plain"]
+
+
+def test_letters_in_fonts_of_signs_are_signs():
+    runs = (("latin", "Symbol", "m"), ("sym", "Wingdings", "g \uf0e8"))
+    said = "".join(
+        f"<a:r><a:rPr><a:{kind} typeface='{font}'/></a:rPr><a:t>{text}</a:t></a:r>" for kind, font, text in runs
+    )
+    assert parsed(pptx({"s": f"<p:sp><a:p>{said}</a:p></p:sp>"})).text == "μg ➔"
 
 
 def test_comments_notes_and_diagrams_follow_their_slide():

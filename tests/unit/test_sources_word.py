@@ -316,6 +316,18 @@ def test_paragraphs_of_lists_have_their_numbers():
     assert text(body, parts).splitlines() == said
 
 
+def test_bullets_that_say_something_are_read():
+    wingdings = '<w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr>'
+    looks = [("☒", ""), ("\uf0fc", wingdings), ("\uf0b7", '<w:rPr><w:rFonts w:ascii="Symbol"/></w:rPr>')]
+    parts = numbering("".join(level(depth, look, "bullet", more) for depth, (look, more) in enumerate(looks)))
+    assert text(item("A") + item("B", 1) + item("C", 2), parts).splitlines() == ["☒ A", "✓ B", "• C"]
+
+
+def test_letters_after_z_are_doubled():
+    start = level(0, "%1)", "lowerLetter").replace('start w:val="1"', 'start w:val="27"')
+    assert text(item("A") + item("B"), numbering(start)).splitlines() == ["aa) A", "bb) B"]
+
+
 def test_a_list_begins_anew_where_it_says_so_and_goes_on_otherwise():
     again = (
         '<w:num w:numId="2"><w:abstractNumId w:val="0"/><w:lvlOverride w:ilvl="0"><w:startOverride w:val="5"/>'

@@ -1,19 +1,30 @@
-"""Numbers that style sheets write before elements, such as clauses and items of lists (CSS Lists 3, counters)."""
+"""What style sheets change of what a page says: how words and lists look, and numbers before elements (CSS Lists 3)."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 from infra.sources.base import counted
 
-STYLES = {
+_KINDS = {
     **{"lower-alpha": "lowerLetter", "lower-latin": "lowerLetter", "upper-alpha": "upperLetter"},
     **{"upper-latin": "upperLetter", "lower-roman": "lowerRoman", "upper-roman": "upperRoman", "none": "none"},
+    **{"lower-greek": "lowerGreek", "decimal": "decimal", "decimal-leading-zero": "decimalZero"},
+    **dict.fromkeys(("disc", "circle", "square"), BULLET := "bullet"),
 }
-"""Kinds of numbers in style sheets -> those of `counted`; any other is decimal."""
-_COUNTS = re.compile(r"(?<![\w-])(counter-reset|counter-increment|content)\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)", re.I)
+"""Kinds of numbers in style sheets -> those of `counted`."""
+_LIST_STYLE = re.compile(r"(?<![\w-])list-style(?:-type)?\s*:([^;]*)", re.I)
+_NO_RULE = re.compile(
+    r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;|@media[^{@]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I
+)
+_DECLARED = re.compile(
+    r"(?<![\w-])(counter-reset|counter-increment|content|display|vertical-align|text-decoration|list-style)"
+    r"(?:-line|-type)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
+    re.I,
+)
+_COUNTING = ("counter-reset", "counter-increment", "content")
 _COMPOUND = re.compile(r"(?:^|(>)| )(?=[\w.*])(\*|[\w-]*)((?:\.[\w-]+)*)")
 _BEFORE = re.compile(r"::?before$", re.I)
 _CHANGE = re.compile(r"([\w-]+)(?:\s+(-?\d{1,6}))?")
@@ -33,8 +44,8 @@ class _Compound(NamedTuple):
         return self.tag in ("", "*", element.tag) and self.classes <= set(element.get("class", "").split())
 
 
-class CounterRule(NamedTuple):
-    """A rule that counts elements, or writes a count before them."""
+class StyleRule(NamedTuple):
+    """What a style sheet declares of the elements that fit a selector, or of what stands before them."""
 
     selector: tuple[_Compound, ...]
     is_before: bool
@@ -50,6 +61,13 @@ class CounterRule(NamedTuple):
             return f">{min(others[-1].classes)}"
         return own.tag or "*"
 
+    @property
+    def weight(self) -> tuple[int, int]:
+        """How much it weighs against others: by its classes, then by its tags."""
+        return sum(len(part.classes) for part in self.selector), sum(
+            part.tag not in ("", "*") for part in self.selector
+        )
+
     def fits(self, element: Any) -> bool:
         """Whether an element fits the selector; of several that it may be within, the nearest counts."""
         *others, own = self.selector
@@ -64,22 +82,32 @@ class CounterRule(NamedTuple):
         return True
 
 
-def counter_rules(rules: Iterable[tuple[str, str]]) -> list[CounterRule]:
-    """Return those of a style sheet's rules (selectors, declarations) that count; of selectors, such as are simple."""
+def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRule]:
+    """Return the rules of style sheets that change what a page says, those whose selectors are simple.
+
+    Elements that a page hides are read, since a click may show them; a mail (`is_mail`) has no clicks.
+    """
     found = []
-    for selectors, said in rules:
-        declared = {name.lower(): value for name, value in _COUNTS.findall(said)}
-        for selector in re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.split())).split(","):
+    for block in (block for sheet in sheets for block in _NO_RULE.sub("", sheet).split("}")):
+        selectors, _, said = block.rpartition("{")
+        declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
+        if not is_mail or not declared.get("display", "").lower().startswith("none"):
+            declared.pop("display", None)
+        names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split())) if declared else ""
+        for selector in filter(None, names.split(",")):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
-            if declared and parts and "".join(part[0] for part in parts) == own:
+            if parts and "".join(part[0] for part in parts) == own:
                 simple = [_Compound(part[2], frozenset(part[3].split(".")[1:]), part[1] is not None) for part in parts]
-                found.append(CounterRule(tuple(simple), own != selector, declared))
-    return found if any("counter" in said for rule in found for said in rule.declared.values()) else []
+                found.append(StyleRule(tuple(simple), own != selector, declared))
+    return found
 
 
-def write_counters(tree: Any, rules: Sequence[CounterRule]) -> None:
-    """Write into the elements of a page (lxml) the numbers that a browser shows before them."""
-    by_key = defaultdict[str, list[int]](list)
+def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
+    """Give the elements of a page (lxml) what rules declare of them as styles of their own.
+
+    Numbers that a browser shows before an element are written into it.
+    """
+    rules, by_key = sorted(rules, key=lambda rule: rule.weight), defaultdict[str, list[int]](list)
     for index, rule in enumerate(rules):
         by_key[rule.key].append(index)
     counters = _Counters()
@@ -91,13 +119,22 @@ def write_counters(tree: Any, rules: Sequence[CounterRule]) -> None:
         for index in sorted(index for key in keys for index in by_key.get(key, ())):
             if rules[index].fits(element):
                 declared |= {(rules[index].is_before, name): said for name, said in rules[index].declared.items()}
+        own = [f"{name}:{said}" for (before, name), said in declared.items() if not before and name not in _COUNTING]
+        if own:
+            element.set("style", "; ".join([*own, element.get("style", "")]))
         for is_before in (False, True) if declared else ():
             counters.reset(element, declared.get((is_before, "counter-reset"), ""))
             counters.increment(element, declared.get((is_before, "counter-increment"), ""))
         if said := counters.content(element, declared.get((True, "content"), "")).strip():
             element.text = f"{said} {(element.text or '').lstrip()}"
-            if element.tag == "li" and parent.tag == "ol":  # its own numbers are hidden somehow
-                parent.set("style", f"list-style: none; {parent.get('style', '')}")
+            if element.tag == "li":  # its own number is hidden somehow
+                element.set("style", f"{element.get('style', '')}; list-style: none")
+
+
+def list_style(element: Any) -> str:
+    """Return the kind of numbers that an element's style asks for; empty: it asks for none."""
+    given = [word for said in _LIST_STYLE.findall(element.get("style", "")) for word in said.lower().split()]
+    return next((_KINDS[word] for word in reversed(given) if word in _KINDS), "")
 
 
 class _Counters:
@@ -137,7 +174,7 @@ class _Counters:
 
     def _shown(self, element: Any, name: str, style: str, between: str | None) -> str:
         values = [value for _, value in self._reaching(element, name)] or [0]
-        kind = STYLES.get(style.lower(), "decimal")
+        kind = _KINDS.get(style.lower(), "decimal")
         numbers = [counted(value, kind) for value in values]
         return numbers[-1] if between is None else _unescaped(between).join(numbers)
 
