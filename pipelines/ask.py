@@ -22,6 +22,7 @@ from infra.store.corpora import check_known, default_questions, remember, source
 from infra.store.delta import Table
 from infra.store.documents import NoDocumentsError, check_documents, has_documents
 from infra.store.location import Corpus, Store, file_system
+from infra.store.plans import has_plan
 from infra.store.runs import (
     RunExtras,
     RunSummary,
@@ -351,7 +352,7 @@ def _changed_model(reading: ReadingPass) -> str:
 def _previous(corpus: Corpus, inputs: dict[str, str]) -> RunSummary | None:
     """Return the last digest, if it had the same inputs and nothing of it failed."""
     summary = last_digest(corpus)
-    if summary is None or summary.get("inputs") != inputs:
+    if summary is None or summary.get("inputs") != inputs or not has_plan(corpus.store, summary["run_id"]):
         return None
     readings = summary["readings"]
     return None if readings["failed"] or readings.get("unread") else summary

@@ -125,7 +125,7 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
             raise _NotThereError(f"source {argument!r}: no such file or folder")
         return
     base, pattern = _split_glob(path)
-    matches = re.compile(glob_translate(pattern)).match
+    matches = _matcher(pattern)
     prefix = quoted(base).rstrip("/") + "/"
 
     def covers(source: str) -> bool:
@@ -246,7 +246,7 @@ def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
 
 def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int, Callable[[str], bool]]:
     """Add the objects under a prefix that match a pattern; return how many, and what they cover."""
-    matches = re.compile(glob_translate(pattern)).match if pattern else None
+    matches = _matcher(pattern) if pattern else None
     shown, single = quoted(prefix), quoted(url)
 
     def covers(source: str) -> bool:
@@ -298,6 +298,13 @@ def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:
         if not page.get("IsTruncated"):
             return
         options["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    try:
+        return re.compile(glob_translate(pattern)).match
+    except ValueError as error:
+        raise UsageError(f"pattern {pattern!r}: ** stands for folders, between slashes, as in **/*.pdf") from error
 
 
 def _split_glob(path: str) -> tuple[str, str]:

@@ -137,6 +137,12 @@ def repeat_plan(store: Store, run_id: str, of: str) -> None:
     store.write_bytes(json.dumps({"of": _planned_by(store, of)}).encode(), "runs", run_id, "plan.json")
 
 
+def has_plan(store: Store, run_id: str) -> bool:
+    """Whether a run's plan is there; a damaged file of it may have been set aside."""
+    files = store.list("runs", _planned_by(store, run_id), "plan")
+    return bool(files) and sorted(file.rpartition("/")[2] for file in files)[-1] == f"{len(files) - 1:05d}.parquet"
+
+
 def _planned_by(store: Store, run_id: str) -> str:
     """Return the run whose plan a run has: itself, unless it had nothing to do."""
     if not store.exists("runs", run_id, "plan.json"):

@@ -1,8 +1,9 @@
 """Summarise a run's answers, a task for each bucket of its plan. The driver sees only counts."""
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypedDict
 
@@ -14,7 +15,7 @@ from infra.store.buckets import FEW, WHOLE, Bucket, by_value, groups_of
 from infra.store.delta import Table
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus
-from infra.store.plans import counted_readings, delete_work, read_moved, read_plan, write_moved
+from infra.store.plans import counted_readings, delete_work, has_plan, read_moved, read_plan, write_moved
 from infra.store.runs import Changes, QuestionRollup, no_changes
 from infra.store.schemas import reading_items
 from memagent.evaluation.metrics import METRICS
@@ -22,6 +23,7 @@ from memagent.evaluation.stats import Score, ScoreDict, share
 from memagent.quality.quality_checks import QuestionQuality
 from pipelines.stages.plan import Plan
 
+_log = logging.getLogger("memagent.digest")
 _ANSWERS = 5_000
 """Different answers to a question that a task reports, the most frequent first."""
 _SHOWN_ANSWERS = 20
@@ -300,6 +302,9 @@ def summarise(
         digest: the runs that matter to a digest; None: this is none, and has no rollup.
         withheld: runs whose answers are shown to nobody, itself not among them.
     """
+    if digest is not None and digest.previous and not has_plan(corpus.store, digest.previous):
+        _log.warning("the plan of digest %s is gone: answers are not compared with those before", digest.previous)
+        digest = replace(digest, previous="")
     work = partial(
         summarise_bucket,
         corpus=corpus,

@@ -39,3 +39,9 @@ def test_the_bundled_reader_answers_openais_client(tmp_path: Path, memagent) -> 
         assert row["answers"][0] in named[row["documents"][0]] and kept.memagent["readings"] == 4  # type: ignore[attr-defined]
         known = memagent("answers", "docs", "--format", "jsonl", "--run", kept.memagent["run_id"]).splitlines()  # type: ignore[attr-defined]
         assert len(known) == 4, "a run like any other"
+        for model, more in (("memagent", {"document": "Lunch is at noon. " * 20}), ("archive:docs", {})):
+            asked = [{"role": "user", "content": "Who painted the gate, and why?"}]
+            given = client.chat.completions.create(model=model, messages=asked, extra_body=more)
+            said = given.choices[0].message.content
+            assert said.endswith("[outside what nano was trained for]"), "found or not"
+            assert given.memagent["warnings"] == ["outside what nano was trained for"]  # type: ignore[attr-defined]

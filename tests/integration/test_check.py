@@ -233,6 +233,12 @@ def test_a_damaged_plan_is_set_aside_and_hinders_no_forgetting(archive):
     (path,) = archive.store.list("runs", asked["run_id"], "plan")
     garbage(archive.store, path)
     assert archive.check(repair=True)["found"] == {"plans": 1} and archive.check()["found"] == {}
+    for _ in range(2):
+        _, asked = archive.night()  # has no plan to compare with, and makes one
+        assert archive.store.list("runs", asked["run_id"], "plan") or archive.store.exists(
+            "runs", asked["run_id"], "plan.json"
+        )
+        assert read_plan(Corpus(archive.store, "c"), asked["run_id"]).num_rows
 
 
 def test_a_conversation_that_is_not_in_the_turn_log_is_missed(archive):

@@ -56,6 +56,8 @@ def test_folders_globs_and_files(tmp_path: Path) -> None:
     assert ids(f"{root}/*.txt") == ["a.txt", "b.txt", "x[1].txt"]
     assert ids(f"{root}/**/*.txt") == ["a.txt", "b.txt", "x[1].txt", "d/c.txt", "d/e/f.txt"]
     assert ids(f"{root}/d/*/*") == ["e/f.txt"]
+    with pytest.raises(UsageError, match=r"between slashes, as in \*\*/\*.pdf"):
+        ids(f"{root}/**.txt")
     assert ids(f"{root}/[ab].*") == ["a.pdf", "a.txt", "b.txt"]
     assert ids(f"{root}/x[1].txt") == ["x[1].txt"]  # a file of this very name is no pattern
     assert ids(f"{root}/d/c.txt", f"{root}/a.txt") == ["c.txt", "a.txt"]

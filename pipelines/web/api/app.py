@@ -18,11 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from infra.cluster.session import lazy_ray
 from memagent.errors import EngineDied, MemagentError
 from memagent.records import Json
+from pipelines.views.formatting import doubt
 from pipelines.web.access import bears
 from pipelines.web.address import Address, auth_string, token_file
 from pipelines.web.api.mcp_server import Tools, http_app, mcp_server
 from pipelines.web.api.protocol import ApiError, ChatCompletion, ChatRequest, FoundAnswer, api_error
-from pipelines.web.api.reader import TEXT_MODEL, HeldReader, Reads
+from pipelines.web.api.reader import TEXT_MODEL, Ended, HeldReader, Reads
 from pipelines.web.server import ServerPart
 
 T = TypeVar("T")
@@ -168,11 +169,15 @@ class _Endpoint:
         if more:
             yield None, f"... {more:,} more found (limit is {chat.limit:,})"
 
+    def _not_found(self, ended: Ended) -> str:
+        return f"{self._reader.not_found}{doubt('', ended.about.warnings)}"
+
     async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
         async with aclosing(self._lines(chat, reading)) as lines:
             said = [each async for each in lines]
         ended = reading.ended()
-        text, stopped = _stopped("\n".join(line for _, line in said if line) or self._reader.not_found, chat.stops)
+        lines_said = "\n".join(line for _, line in said if line) or self._not_found(ended)
+        text, stopped = _stopped(lines_said, chat.stops)
         finish = "stop" if stopped else ended.finish_reason
         about = ended.about.model_copy(update={"answers": [answer for answer, _ in said if answer]})
         return ChatCompletion(chat.model).whole(text, finish, ended.usage, about)
@@ -190,7 +195,7 @@ class _Endpoint:
                     yield completion.chunk({"content": text}, about=answer)
         ended = reading.ended()
         if not said and not stopped:
-            yield completion.chunk({"content": self._reader.not_found})
+            yield completion.chunk({"content": self._not_found(ended)})
         finish = "stop" if stopped else ended.finish_reason
         yield completion.chunk({}, finish, ended.about)
         if chat.stream_options is not None and chat.stream_options.include_usage:

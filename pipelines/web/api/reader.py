@@ -176,7 +176,7 @@ class TextReading:
 
     def line(self, answer: FoundAnswer) -> str:
         """Return the answer with its warnings."""
-        return f"{answer.answer}{doubt('', answer.warnings)}" if answer.found else answer.answer
+        return f"{answer.answer}{doubt('', answer.warnings)}"
 
     def _record(self, turn: Turn) -> None:
         self._read += turn.kind == "update"
@@ -188,12 +188,13 @@ class TextReading:
 class CorpusReading:
     """A question to a corpus: a run like ``memagent ask``, kept in the store, on the server's engine."""
 
-    def __init__(self, corpus: Corpus, request: AskRequest, begin: Callable[..., object], policy_id: str) -> None:
-        """Prepare a run; `begin` has it run in a thread. The request has one question, and a running engine.
+    def __init__(self, corpus: Corpus, request: AskRequest, begin: Callable[..., object], about: About) -> None:
+        """Prepare a run; `begin` has it run in a thread. The request has one question, and a running engine; the run's
+        counts are added to `about`.
 
         Raises UsageError: the question does not fit the window.
         """
-        self._corpus, self._request, self._begin, self._policy_id = corpus, request, begin, policy_id
+        self._corpus, self._request, self._begin, self._about = corpus, request, begin, about
         self._summary: RunSummary | None = None
         self._answered = 0
 
@@ -225,16 +226,11 @@ class CorpusReading:
             raise MemagentError(f"all readings of run {summary['run_id']} failed: {reasons}")
         if not counts["total"]:
             raise RequestError("no document of the corpus is one of `documents`")
-        about = About(
-            question=self._request.questions[0].text,
-            readings=counts["total"],
-            found=counts["found"],
-            failed=counts["failed"],
-            segments=summary["segments"],
-            conversations=summary["conversations"],
-            run_id=summary["run_id"],
-            policy_id=self._policy_id,
-        )
+        found = {
+            **{"readings": counts["total"], "found": counts["found"], "failed": counts["failed"]},
+            **{name: summary[name] for name in ("segments", "conversations", "run_id")},
+        }
+        about = self._about.model_copy(update=found)
         return Ended(about, TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"]))
 
     def line(self, answer: FoundAnswer) -> str:
@@ -336,7 +332,7 @@ class HeldReader:
         self._check(question)
         engine = LocalEngine(self.spec, self._engine, self._loop)
         request = AskRequest(corpus, [asked], self.config, archive=archive, engine=engine)
-        return CorpusReading(Corpus(self.store, corpus), request, self._runs.submit, self.spec.policy.policy_id)
+        return CorpusReading(Corpus(self.store, corpus), request, self._runs.submit, self._about(asked.text))
 
     async def run(self, request: ReadingRequest, spec: ReadingSpec, record: Callable[[Turn], None]) -> ReadingResult:
         """Read on the engine, beside all other readings."""
@@ -359,11 +355,15 @@ class HeldReader:
         content_hash, config = text_hash(given.text), spec.config
         cut_up = partial(segments, content_hash, given.text, spec.prompts.tokenizer, boundary=config.boundary)
         cut = await asyncio.to_thread(lambda: list(cut_up(segment_tokens=config.segment_tokens)))
-        policy = self.spec.policy.policy_id
-        name = reading_id([content_hash], given.question, policy, config.hash(spec.prompts.template.hash))
+        about = self._about(given.question).model_copy(update={"readings": 1, "messages_not_read": given.not_read})
+        name = reading_id([content_hash], given.question, about.policy_id, config.hash(spec.prompts.template.hash))
         read = ReadingRequest(name, given.question, ListStream(cut))
-        about = About(question=given.question, readings=1, policy_id=policy, messages_not_read=given.not_read)
         return TextReading(read, spec, self.run, about, most_tokens)
+
+    def _about(self, question: str) -> About:
+        scope = self.spec.scheme.scope
+        outside = [scope.mark] if scope is not None and scope.kind(question) is None else []
+        return About(question=question, policy_id=self.spec.policy.policy_id, warnings=outside)
 
     def _check(self, question: str) -> None:
         if window := self.spec.max_model_len:
