@@ -212,8 +212,9 @@ def check_answer(
     """Return how far to trust an answer, and what speaks against it.
 
     Its question is outside of what the reader was trained for; it does not hold what all answers to such questions
-    hold, as a date a digit, or no quote says it word for word; its quotes name something else that is called almost the
-    same; or an earlier memory said otherwise (`earlier`, of `memagent.reading.evidence.contradicted`).
+    hold, as a date a digit, or no quote says it word for word, or there is no quote; its quotes name something else
+    that is called almost the same; or an earlier memory said otherwise (`earlier`, of
+    `memagent.reading.evidence.contradicted`).
     """
     kind = scope.kind(question) if scope else None
     warnings = [scope.mark] if scope and kind is None else []
@@ -223,6 +224,8 @@ def check_answer(
     miscopied = bool(kind and kind.form and evidence) and not any(one.verbatim for one in evidence)
     if miscopied:
         warnings.append("no quote has this number or date as it stands here")
+    if answer and not evidence:
+        warnings.append("no sentence of the text says this, or supports it")
     others = [f"{near}, not {name}" for name, near in confused(question, "\n".join(one.quote for one in evidence))]
     taken = not others or scope is None or scope.confused is None
     if others:

@@ -43,5 +43,5 @@ def test_the_bundled_reader_answers_openais_client(tmp_path: Path, memagent) -> 
             asked = [{"role": "user", "content": "Who painted the gate, and why?"}]
             given = client.chat.completions.create(model=model, messages=asked, extra_body=more)
             said = given.choices[0].message.content
-            assert said.endswith("[outside what nano was trained for]"), "found or not"
+            assert said == "not found [outside what nano was trained for]"
             assert given.memagent["warnings"] == ["outside what nano was trained for"]  # type: ignore[attr-defined]

@@ -106,6 +106,12 @@ def test_a_number_that_no_quote_says_is_low_and_marked(question, answer, said):
     assert (checked.level == "low") == said and checked.taken
 
 
+def test_an_answer_without_a_quote_is_low_and_marked():
+    checked = check_answer(SCOPE, "Which law governs this agreement?", "Britishateateate", [], 0.9999)
+    assert (checked.level, checked.warnings) == ("low", ("no sentence of the text says this, or supports it",))
+    assert not check_answer(None, "Which law governs this agreement?", "", [], None).warnings
+
+
 @pytest.mark.parametrize(
     ("question", "quote", "found"),
     [

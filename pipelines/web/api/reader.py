@@ -176,7 +176,7 @@ class TextReading:
 
     def line(self, answer: FoundAnswer) -> str:
         """Return the answer with its warnings."""
-        return f"{answer.answer}{doubt('', answer.warnings)}"
+        return f"{answer.answer or self._spec.prompts.template.not_found}{doubt('', answer.warnings)}"
 
     def _record(self, turn: Turn) -> None:
         self._read += turn.kind == "update"

@@ -290,6 +290,8 @@ class ReviewService:
 
     def _subject(self, item: ListedAnswer) -> Subject:
         row = self.index.read().execute("SELECT subject, question FROM item WHERE id = ?", (item.id,)).fetchone()
+        if row is None:  # since the request began
+            raise UsageError("this answer was forgotten, or is being listed anew: open the list again")
         return Subject(row["subject"], row["question"])
 
 
