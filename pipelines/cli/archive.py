@@ -30,7 +30,7 @@ def answers(
             help="Filter by field=PATTERN or number, such as 'document=*.pdf', 'confidence<0.8'; repeat to combine."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Show at most this many rows.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=10**9, help="Show at most this many rows.")] = None,
     withheld: Annotated[
         bool, typer.Option("--withheld", help="Show newer withheld answers instead (see release).")
     ] = False,
@@ -180,7 +180,7 @@ def forget(
     corpus: CorpusArgument,
     where: Annotated[
         list[str],
-        typer.Option(help="Choose documents: document, source or title=PATTERN (* and ?); may be repeated."),
+        typer.Option(help="Choose documents: document, source or title=PATTERN (* and ?); repeat to choose more."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be erased; change nothing.")] = False,
     canary: Annotated[list[str] | None, typer.Option(help="Verify that this text is gone afterwards.")] = None,

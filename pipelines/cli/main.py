@@ -199,8 +199,10 @@ def up(
     ] = None,
     check: CheckOption = None,
     at_once: Annotated[int, typer.Option(min=1, help="Run this many flows at once.")] = 1,
-    port: Annotated[int, typer.Option(help="Serve Prefect on this port.")] = 4200,
-    review_port: Annotated[int | None, typer.Option(help="Also serve the review pages on this port.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Serve Prefect on this port.")] = 4200,
+    review_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Also serve the review pages on this port.")
+    ] = None,
     host: HostOption = HOST,
     url: UrlOption = None,
 ) -> None:

@@ -21,7 +21,7 @@ ReviewerOption = Annotated[
 @takes("model", "engine")
 def serve(
     given: Common,
-    port: Annotated[int, typer.Option(help="Listen on this port.")] = 4400,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Listen on this port.")] = 4400,
     part: Annotated[
         list[str] | None, typer.Option(help="Serve only this part: api, metrics or review; may be repeated.")
     ] = None,
@@ -72,7 +72,7 @@ def serve(
 @takes("model", "engine")
 def review(
     given: Common,
-    port: Annotated[int, typer.Option(help="Listen on this port.")] = 4300,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Listen on this port.")] = 4300,
     reviewer: ReviewerOption = None,
     link: Annotated[str | None, typer.Option(help="Print a new login link for this person; start nothing.")] = None,
     host: HostOption = HOST,
@@ -98,7 +98,7 @@ def review(
 @takes()
 def metrics(
     given: Common,
-    port: Annotated[int, typer.Option(help="Listen on this port; 0: any free one.")] = 9464,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Listen on this port; 0: any free one.")] = 9464,
     host: Annotated[str, typer.Option(help="Listen on this address; 0.0.0.0 in a container.")] = HOST,
     token_file: Annotated[
         Path | None, typer.Option(help="Read Prometheus's token from this file; default: your own.")
