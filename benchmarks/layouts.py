@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from benchmarks.record import Row, arguments, result, write
 from infra.learner.group import LearnerGroup, RankActor, RankLost
 from infra.learner.weights import Rendezvous, receive
 from infra.readers import ReaderSpec
@@ -369,12 +370,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, help="use this many GPUs; 0: two CPU ranks; default: all")
     parser.add_argument("--folder", type=Path, help="keep models and checkpoints here; default: temporary")
+    arguments(parser)
     given = parser.parse_args()
     disable_progress_bar()
     with tempfile.TemporaryDirectory() as made, ray_session(load_config().ray):
         gpus = int(ray.cluster_resources().get("GPU", 0)) if given.gpus is None else given.gpus
         found = asyncio.run(outcomes(given.folder or Path(made), gpus))
     print(json.dumps([{**asdict(one), "problem": one.problem} for one in found], indent=1))
+    rows = []
+    for one in found:
+        layout = one.layout
+        trained = "LoRA" if layout.lora else "all"
+        name = f"{layout.family}, ZeRO-{layout.zero_stage}, {layout.dtype}, {trained}, {layout.placement}"
+        values = {column: getattr(one, column) for column in ("step", "resumed", "other_ranks", "logprob", "broadcast")}
+        rows += [Row(name, value, column=column) for column, value in values.items() if value is not None]
+        rows += [Row(name, one.problem, column="problem")] if one.problem else []
+    write(result("layouts", "Layouts of the learner: distance from plain PyTorch", rows, given))
     sys.exit(any(one.problem for one in found))
 
 

@@ -68,7 +68,7 @@ def test_a_layout_that_fails_is_told_of_once(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_all_layouts_pass_on_cpus(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.layouts", "--gpus", "0", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.layouts", "--gpus", "0", "--folder", str(tmp_path), "--record", ""]
     made = subprocess.run(command, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=500)
     outcomes = json.loads(made.stdout)
     assert [one["problem"] for one in outcomes] == [""] * len(layouts()) and made.returncode == 0

@@ -207,6 +207,8 @@ def test_warnings_and_doubted_reviews_follow_an_answer_in_the_text():
     assert alone.line(found) == "Nevada" and alone.line(doubted) == "Nevada [2 pages not read]"
     missing = {"answer": "not found", "found": False}
     assert alone.line(doubted.model_copy(update=missing)) == "not found", "as programs compare it"
+    outside = TextReading(SimpleNamespace(), SimpleNamespace(), print, About(warnings=["outside"]), 64)
+    assert outside.line(doubted.model_copy(update=missing)) == "not found [outside]"
     for archive, before in ((False, "a.txt: "), (True, "")):
         lines = CorpusReading(SimpleNamespace(), SimpleNamespace(archive=archive), print, "p")
         assert lines.line(found) == f"{before}Nevada"

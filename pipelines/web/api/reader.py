@@ -175,8 +175,9 @@ class TextReading:
         return Ended(about, usage, self._finish)
 
     def line(self, answer: FoundAnswer) -> str:
-        """Return the answer with its warnings."""
-        return f"{answer.answer or self._spec.prompts.template.not_found}{doubt('', answer.warnings)}"
+        """Return the answer with its warnings; "not found", which programs compare, with its question's alone."""
+        said = answer.answer or self._spec.prompts.template.not_found
+        return f"{said}{doubt('', answer.warnings if answer.found else self._about.warnings)}"
 
     def _record(self, turn: Turn) -> None:
         self._read += turn.kind == "update"
