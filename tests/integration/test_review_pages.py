@@ -26,12 +26,14 @@ from memagent.records import LEVELS
 from pipelines.io.answers import answer_rows
 from pipelines.io.feedback import take_feedback
 from pipelines.operate.forget import forget
+from pipelines.report.page import build
+from pipelines.views.counts import corpus_counts
 from pipelines.web.access import Access
 from pipelines.web.address import Address, token_file
 from pipelines.web.review import listing
 from pipelines.web.review.listing import Filter
 from pipelines.web.review.service import Opinion, ReviewService
-from tests.support.made_up_run import CORPUS, OUTSIDE, START, MadeUpRun, contracts, level_of, local_store
+from tests.support.made_up_run import CORPUS, OUTSIDE, RUN, START, MadeUpRun, contracts, level_of, local_store
 from tests.support.review_service import ADDRESS, PORT, Person, home, known, login_path, review_service_on
 
 __all__ = ["home"]
@@ -158,6 +160,27 @@ def test_a_correction_teaches_with_its_place_and_is_what_users_see(run, service,
     page = anna.get(f"/answers/{CORPUS}/{reading}")
     assert f'<mark class="right" data-start="{start}"' in page and "You said: corrected" in page
     assert "1</strong> of 58 answers checked" in anna.get("/")
+
+
+def test_filters_counts_and_files_go_by_the_answer_that_is_shown(run, service, anna):
+    caps = [row["reading_id"] for row in run.answers if row["question_id"] == "cap"]
+    anna.judge(laws(run)[1], "corrected", answer="Texas")
+    for reading in (laws(run)[0], laws(run)[2]):
+        anna.judge(reading, "absent")
+    anna.judge(caps[0], "corrected", answer="Nine million")
+    anna.judge(laws(run)[3], "rejected")
+    service.journal.flush()
+    found = corpus_counts(Corpus(run.store, CORPUS))["found"]
+    assert found == sum(row["found"] for row in run.answers) - 1
+    assert "4 answers" in anna.get("/?words=texas") and "1 answer<" in anna.get("/?words=nine")
+    assert f"{found} answers" in anna.get("/?state=found") and "21 answers" in anna.get("/?state=not+found")
+    lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?state=found").removeprefix("\ufeff"))))
+    assert len(lines) == found and {line["found"] for line in lines} == {"True"}
+    asked = f"{found} of {len(run.plan)} asked"
+    assert f"{found} found of {len(run.plan)}" in anna.get("/runs") and asked in build(run.store, RUN)
+    nine = service.verdicts(listing.find(service.index.read(), CORPUS, caps[0]))[-1]
+    anna.post("/undo", given_at=nine.given_at.isoformat())
+    assert "0 answers" in anna.get("/?words=nine") and "22 answers" in anna.get("/?state=not+found")
 
 
 def test_what_is_said_without_a_place_is_found_in_the_document(run, service, anna):

@@ -56,7 +56,10 @@ def documents(names):
 
 def feedback(reading, verdict, who, at):
     given_at = START + timedelta(days=1, seconds=at)
-    row = dict(corpus="c", reading_id=reading, verdict=verdict, answer="x", given_at=given_at, reviewer=who, comment="")
+    right = "x" if at % 2 else ""
+    row = dict(
+        corpus="c", reading_id=reading, verdict=verdict, answer=right, given_at=given_at, reviewer=who, comment=""
+    )
     return row | {"spans": [], "decides": False}
 
 
@@ -103,6 +106,8 @@ def test_pages_by_key_are_the_list_and_tallies_its_counts(rows, said, chosen, si
         everything = list(listing.every(connection, Filter(), "ann"))
         assert {item.reading_id for item in everything} == {f"r{i}" for _, i in newest.values()}
         assert [item.answered_at for item in everything] == sorted((i.answered_at for i in everything), reverse=True)
+        shown = [(item.state, item.answer if item.right is None else item.right) for item in everything]
+        assert all(state == ("found" if text else "not found") for state, text in shown)
         listed = list(listing.every(connection, chosen, "ann"))
         assert all(each.confidence == confidence(int(each.reading_id[1:])) for each in listed)
         numbers = [int(item.reading_id[1:]) for item in listed]

@@ -283,7 +283,7 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
     ids = cache(lambda corpus: question_ids(Corpus(service.store, corpus)))
     for item, document in _documents(service, listing.every(service.index.read(), chosen, reviewer)):
         verdicts = service.verdicts(item)
-        failed, absent = item.state == "failed", item.right == ""
+        failed = item.state == "failed"
         quote = "" if failed else _quote(service, item, verdicts)
         yield {
             "corpus": item.corpus,
@@ -294,7 +294,7 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
             "answer": "" if failed else item.answer if item.right is None else item.right,
             "review": "" if item.review == "open" else item.review,
             "engine_answer": "" if failed else item.answer,
-            "found": None if failed else item.state == "found" if item.right is None else not absent,
+            "found": None if failed else item.state == "found",
             "warnings": [f"failed: {item.answer}"] if failed else _warnings(item, document),
             "quote": quote,
             "run_id": item.run_id,

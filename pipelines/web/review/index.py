@@ -17,7 +17,7 @@ from infra.store.schemas import FeedbackRow
 from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 
-VERSION = "10"
+VERSION = "11"
 """Of the schema: an index of another version is made anew."""
 REVIEWS = ("open", "accepted", "corrected", "rejected", "disputed")
 STATES = ("not found", "found", "failed")
@@ -166,20 +166,27 @@ def take_waiting(connection: sqlite3.Connection) -> None:
 
 
 def settle(connection: sqlite3.Connection, subjects: Iterable[Subject]) -> None:
-    """Write what the verdicts on some texts and questions come to into their items."""
+    """Write what the verdicts on some texts and questions come to into their items: words of both answers find them."""
     for pair in subjects:
         verdicts = verdicts_on(connection, pair)
         people = sorted(judges(verdicts))
         connection.execute("DELETE FROM judge WHERE subject = ? AND question = ?", pair)
         connection.executemany("INSERT INTO judge VALUES (?, ?, ?)", [(name, *pair) for name in people])
         for item in connection.execute(
-            "SELECT id, answer FROM item JOIN detail USING (id) WHERE subject = ? AND question = ? AND state < 2", pair
+            "SELECT id, answer, shown_answer FROM item JOIN detail USING (id) "
+            "WHERE subject = ? AND question = ? AND state < 2",
+            pair,
         ).fetchall():
             found = review(verdicts, item["answer"])
             status, shown = (REVIEWS.index(found.status), _other(found, item["answer"])) if found else (0, None)
-            connection.execute(
-                "UPDATE item SET review = ?, reviewers = ? WHERE id = ?", (status, len(people), item["id"])
-            )
+            state = STATES.index("found" if (item["answer"] if shown is None else shown) else "not found")
+            values = (state, status, len(people), item["id"])
+            connection.execute("UPDATE item SET state = ?, review = ?, reviewers = ? WHERE id = ?", values)
+            if shown == item["shown_answer"]:
+                continue
+            before, now = (f"{item['answer']} {other or ''}" for other in (item["shown_answer"], shown))
+            connection.execute("INSERT INTO words (words, rowid, answer) VALUES ('delete', ?, ?)", (item["id"], before))
+            connection.execute("INSERT INTO words (rowid, answer) VALUES (?, ?)", (item["id"], now))
             connection.execute("UPDATE detail SET shown_answer = ? WHERE id = ?", (shown, item["id"]))
 
 

@@ -45,7 +45,7 @@ class Filter:
     new: str = ""
     """1: answered since the last digest began."""
     words: str = ""
-    """Beginnings of words of the answer or of the document's name."""
+    """Beginnings of words of the answer, of what people said is right, or of the document's name."""
     level: str = ""
     """Of confidence."""
     order: str = ""
@@ -95,6 +95,7 @@ class ListedAnswer:
     verbatim: int
     """Whether the quote says the answer word for word."""
     state: str
+    """Of the answer that people are shown."""
     review: str
     reviewers: int
     answered_at: datetime

@@ -32,7 +32,9 @@ CREATE TABLE subject (
 -- Answers, in the order in which they came; narrow, so that a scan of a million is quick.
 CREATE TABLE item (
   id INTEGER PRIMARY KEY, corpus INTEGER NOT NULL, question INTEGER NOT NULL, subject INTEGER NOT NULL,
-  shown INTEGER NOT NULL, state INTEGER NOT NULL, review INTEGER NOT NULL DEFAULT 0,
+  shown INTEGER NOT NULL,
+  state INTEGER NOT NULL,  -- whether people are shown an answer: the corrected one, if there is one; 2: it failed
+  review INTEGER NOT NULL DEFAULT 0,
   reviewers INTEGER NOT NULL DEFAULT 0, answered_at INTEGER NOT NULL,
   confidence REAL NOT NULL DEFAULT 2,  -- 2: not known, after all that are
   level INTEGER NOT NULL DEFAULT -1,  -- of confidence: 0 low, 1 medium, 2 high; -1: the reader declares none
@@ -65,7 +67,8 @@ CREATE TRIGGER item_removed AFTER DELETE ON item WHEN old.shown BEGIN
   UPDATE tally SET n = n - 1
     WHERE corpus = old.corpus AND question = old.question AND state = old.state AND review = old.review;
 END;
-CREATE TRIGGER item_changed AFTER UPDATE OF shown, review ON item WHEN old.shown <> new.shown OR old.review <> new.review BEGIN
+CREATE TRIGGER item_changed AFTER UPDATE OF shown, state, review ON item
+WHEN old.shown <> new.shown OR old.state <> new.state OR old.review <> new.review BEGIN
   UPDATE tally SET n = n - old.shown
     WHERE corpus = old.corpus AND question = old.question AND state = old.state AND review = old.review;
   INSERT INTO tally VALUES (new.corpus, new.question, new.state, new.review, new.shown)
