@@ -5,8 +5,8 @@
 const byId = (id) => document.getElementById(id);
 const text = byId("text");
 
-// What is typed into a field is no command.
-const typing = (target) => target.closest("input, textarea, select") !== null;
+// What is typed into a field is no command; a check box takes no text.
+const typing = (target) => target.closest("input:not([type=checkbox]), textarea, select") !== null;
 
 const press = (id) => () => { const element = byId(id); if (element) element.click(); };
 const focus = (id) => () => { const element = byId(id); if (element) { element.focus(); if (element.select) element.select(); } };
