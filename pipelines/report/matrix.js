@@ -20,7 +20,7 @@ const drawMatrix = () => {
   matrixPage = Math.min(matrixPage, pages - 1);
   const part = documents.slice(matrixPage * MATRIX_ROWS, (matrixPage + 1) * MATRIX_ROWS);
   const cell = (row) => el("td", { class: row ? "cell " + (row.state === "failed" ? "failed" : row.found ? "found" : "absent") : "cell" },
-    row && el("a", { href: href(row) }, said(answerText(row), { class: "clamp" })), row?.review && reviewChip(row));
+    row && el("a", { href: href(row) }, said(answerText(row), { class: "clamp" })), row?.review && reviewChip(row), row && warningNote(row));
   const turn = (label, to, off) => el("button", { type: "button", disabled: off, onclick: () => { matrixPage = to; drawMatrix(); } }, label);
   place.replaceChildren(
     ...(asked.size > questions.length ? [el("p", { class: "quiet" }, `The first ${count(questions.length)} of ${plural(asked.size, "question")}; search for others.`)] : []),

@@ -70,7 +70,7 @@ const drawRow = (row) => {
     cell("answer", said(answerText(row), { class: row.state === "failed" ? "bad" : row.found ? "clamp" : "quiet" }),
       corrected(row) && el("span", { class: "sub" }, "the reader: ", el("del", {}, said(engineText(row)))),
       row.quote && el("q", { class: "sub quote" }, said(row.quote)), row.quote && !row.verbatim && el("span", { class: "sub" }, NOT_VERBATIM), row.page && el("span", { class: "sub" }, "page " + count(row.page)),
-      row.warnings.length > 0 && el("span", { class: "sub warn" }, said(row.warnings.join("; "))),
+      warningNote(row),
       row.reason && el("span", { class: "sub" }, said(row.reason))),
     anyGold && [cell("gold", row.gold === null ? null : said(goldText(row), { class: "clamp" })), cell("right", verdict(row))],
     cell("segments number", count(row.segments)),

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from infra.store.delta import Table
 from pipelines.report.page import write
 from tests.support.browsing import Visit
-from tests.support.made_up_run import CORPUS, RUN, START, MadeUpRun, contracts, local_store
+from tests.support.made_up_run import CORPUS, OUTSIDE, RUN, START, MadeUpRun, contracts, local_store
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'><svg onload='window.hacked=1'>"
@@ -84,7 +84,9 @@ def test_what_people_said_a_matrix_and_the_review_pages(visit: Visit, tmp_path: 
     page.fill("#filter-question", "clause 11")
     assert rows(page) == 1
     page.click("#clear")
+    warned = page.locator("#answer-table .warn").count()
     page.click("#as-matrix")
+    assert page.locator(f'.matrix td .warn[title="{OUTSIDE}"]').count() == warned > 0
     assert "false" not in page.inner_text("#listing")
     assert page.locator(".matrix tbody tr").count() == 4 and page.locator(".matrix thead th").count() == 16
     assert page.inner_text(".matrix tbody tr:first-child td:nth-child(2)").startswith("Utah")
