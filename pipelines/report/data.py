@@ -1,7 +1,7 @@
 """Load a run and its readings from the tables."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -42,6 +42,11 @@ class ReportedRun:
     ended_at: datetime | None
     config: Json
     summary: Json
+
+    def forgotten(self, rows: Sequence[object]) -> int:
+        """Return how many of its readings `load_rows` no longer has, because their documents were forgotten."""
+        total = (self.summary.get("readings") or {}).get("total") or 0
+        return total - len(rows) if len(rows) < total <= READINGS else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,13 +66,14 @@ def overview(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]
 
 def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) -> list[KeyFigure]:
     summary = run.summary
-    counts = summary.get("readings") or {}
+    counts = {} if run.forgotten(rows) else summary.get("readings") or {}
     total = counts.get("total", len(rows))
     said = [row for row in rows if row.answer]
     # Of a run with more than the page lists, what the reader found.
     found_count = counts["found"] if len(rows) < total and "found" in counts else sum(row.found for row in said)
     before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
     failed = counts.get("failed", sum(row.state == "failed" for row in rows))
+    read = counts.get("read_now", total - before - failed)
     segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
     speed = f", {pace(summary)}" if pace(summary) else ""
@@ -82,7 +83,7 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
         KeyFigure(
             "Asked",
             number(total),
-            f"{number(counts.get('read_now', 0))} read in this run, {number(before)} known before",
+            f"{number(read)} read in this run, {number(before)} known before",
         ),
         KeyFigure("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} asked"),
         KeyFigure(
@@ -244,6 +245,7 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str =
         "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],
         "failureCounts": _failure_counts(failures, run),
         "leftOut": {"rows": 0, "memories": 0, "documents": 0, "limit": ""},
+        "forgotten": run.forgotten(rows),
         "review": review,
         "warnings": archive_warnings(run.corpus),
     }
@@ -262,7 +264,7 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str =
     ]
     documents = [(listing.document(name), embed(passages)) for name, passages in details.documents.items()]
     data["leftOut"] = {
-        "rows": total - len(listed),
+        "rows": total - data["forgotten"] - len(listed),
         "memories": details.memories_left_out,
         "documents": details.documents_left_out,
         "limit": f"{limit / 2**20:.3g} MiB",

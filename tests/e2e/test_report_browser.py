@@ -203,9 +203,11 @@ def test_empty_runs_have_something_to_say(visit: Visit, tmp_path: Path):
     run = MadeUpRun(local_store(tmp_path))
     name = run.document("a.txt", "Words. " * 100)
     run.reading([name], "q", "Q?", "", {}, failed="engine-died")
-    run.save()
+    run.save(readings={"total": 3, "failed": 3})
     page = visit.open(write(run.store, RUN, tmp_path / "failed.html"))
-    assert "No reading came to an answer" in page.inner_text("#notices")
+    notices = page.inner_text("#notices")
+    assert "No reading came to an answer" in notices and "leaves out" not in notices
+    assert "2 answers of this run are of documents that were forgotten." in notices
     page.click("#answer-table tbody a")
     assert "The reading failed: engine-died." in page.inner_text("#reading")
     page.click("#tab-throughput")

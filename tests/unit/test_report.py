@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.store.corpora import remember
+from infra.store.location import Corpus
+from memagent.config import load_config
 from memagent.errors import UsageError
 from memagent.quality.verdicts import Review
+from pipelines.operate.forget import forget
 from pipelines.report.data import ReportRow, load_progress
 from pipelines.report.details import pack
 from pipelines.report.page import build, write
 from pipelines.views.memory import noted_spans
 from pipelines.views.passages import Span, excerpt
-from tests.support.made_up_run import QUESTIONS, RUN, MadeUpRun, contracts, local_store
+from tests.support.made_up_run import CORPUS, QUESTIONS, RUN, MadeUpRun, contracts, local_store
 
 HOSTILE = (
     "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\u2028\u2029\u202egnirts\u202c"
@@ -224,6 +228,18 @@ def test_the_file_stays_below_its_limit_and_says_what_is_left_out(tmp_path: Path
     shown = "".join(text for document in page.documents().values() for _, text in document["pieces"])
     assert quotes and (limit < 400_000 or all(quote in shown for quote in quotes))
     assert limit == 400_000 or left_out["memories"] or left_out["documents"] or left_out["rows"]
+
+
+def test_what_was_forgotten_is_not_said_to_be_left_out_for_size(tmp_path: Path):
+    run = contracts(local_store(tmp_path), 8)
+    run.save()
+    remember(Corpus(run.store, CORPUS), sources=["/archive"])
+    forget(CORPUS, load_config(store=run.store.url), [("doc_id", "contract-0000.txt")])
+    page = Page(build(run.store, RUN))
+    rows, text = page.data()["rows"], " ".join(page.text.split())
+    assert (len(rows), page.data()["forgotten"], page.data()["leftOut"]["rows"]) == (21, 3, 0)
+    assert f"Asked 21 {sum(row[9] == 'read' for row in rows)} read in this run" in text
+    assert f"{sum(row[4] for row in rows)} of 21 asked" in text
 
 
 def test_runs_without_anything_new_or_without_a_plan(tmp_path: Path):
