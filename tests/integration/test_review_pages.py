@@ -206,6 +206,8 @@ def test_undo_gives_back_what_was_said_before(run, service, access, anna):
         anna.judge(reading, said, **fields)
         times.append(service.verdicts(item)[-1].given_at)
     anna.post("/undo", 400, given_at=times[0].isoformat())
+    page = anna.get(f"/answers/{CORPUS}/{reading}")
+    assert f'name="given_at" value="{times[1].isoformat()}"' in page and "undo, <kbd>" in page, "opened again"
     assert anna.post("/undo", given_at=times[1].isoformat()).startswith(f"/answers/{CORPUS}/{reading}")
     assert [each.kind for each in current(service.verdicts(item))] == ["accepted"]
     anna.post("/undo", given_at=service.verdicts(item)[-1].given_at.isoformat())
@@ -213,7 +215,16 @@ def test_undo_gives_back_what_was_said_before(run, service, access, anna):
         "undone twice: the correction again"
     )
     ben_has_none = Person(service, access, "ben")
+    assert "undo, <kbd>" not in ben_has_none.get(f"/answers/{CORPUS}/{reading}")
     assert "no verdict of yours" in ben_has_none.post("/undo", 400, given_at=times[0].isoformat())
+
+
+def test_enter_in_a_field_sends_what_is_written(run, service, anna):
+    item = listing.find(service.index.read(), CORPUS, laws(run)[0])
+    anna.judge(item.reading_id, "enter", comment="see 4")
+    anna.judge(item.reading_id, "enter", comment="see 4", answer="Utah")
+    assert [(each.kind, each.answer) for each in service.verdicts(item)] == [("comment", ""), ("corrected", "Utah")]
+    assert "write the right answer" in anna.judge(item.reading_id, "enter", 400)
 
 
 def test_two_people_disagree_and_a_third_settles_it(run, service, access, anna):

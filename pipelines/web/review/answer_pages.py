@@ -81,6 +81,8 @@ def answer(request: Request) -> Response:
     following = listing.beside(connection, chosen, me, item.id, on=True)
     previous = listing.beside(connection, chosen, me, item.id, on=False)
     source = _source(service, item, document)
+    done, mine = _done(service, query.get("done"), me), _mine(verdicts, item, me)
+    undo = mine.given_at if mine and (done is None or done[0] == "comment") else None
     return render(
         request,
         "answer.html.j2",
@@ -90,7 +92,7 @@ def answer(request: Request) -> Response:
         place_of=place_of,
         verdicts=list(reversed(verdicts)),
         disputed=disputed(current(verdicts)),
-        mine=_mine(verdicts, item, me),
+        mine=mine,
         document=document,
         source=source,
         outdated=service.outdated(item, row),
@@ -101,7 +103,8 @@ def answer(request: Request) -> Response:
         following=following,
         previous=previous,
         link=link,
-        done=_done(service, query.get("done"), me),
+        done=done,
+        undo=undo if undo and service.journal.find(undo) else None,
         is_pdf=source is not None and source["media_type"] == "application/pdf",
     )
 
@@ -143,6 +146,8 @@ def _give(request: Request, form: Form) -> Response:
     """Take a verdict, and go on to the next answer."""
     service, me, item = service_of(request), session_of(request).reviewer, _item(request)
     said = form.get("said", "")
+    if said == "enter":  # in a field
+        said = "comment" if form.get("comment", "").strip() and not form.get("answer", "").strip() else "corrected"
     if said not in _SAID:
         raise UsageError(f"verdict {said!r}: one of {', '.join(_SAID)}")
     start, end = whole(form.get("start")), whole(form.get("end"))
