@@ -468,6 +468,8 @@ def _style(style: str, element: Any) -> None:
         element.margin_after = max(0, min(element.margin_after, _MARGIN))
 
 
+_LARGE_BYTES = 30_000
+"""Of a picture of a page or a table, rarely of an ornament."""
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 _PREFIX = re.compile(rb"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])")
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
@@ -486,7 +488,16 @@ def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         book = xml(archive.read(package))
         title = next((one.text or "" for one in book.iter("{*}title")), "")
         text = "\n\n".join(within(request.allowance, _chapters(archive, book, posixpath.dirname(package), request)))
-    yield Parsed(text, clean(title), "application/epub+zip")
+        warnings = unread({"large picture": sum(_large_pictures(archive, book))})
+    yield Parsed(text, clean(title), "application/epub+zip", warnings=warnings)
+
+
+def _large_pictures(archive: zipfile.ZipFile, book: object) -> Iterator[bool]:
+    """Yield for each picture of a book but its cover whether it may be a page or a table."""
+    sizes = {posixpath.basename(entry.filename): entry.file_size for entry in archive.infolist()}
+    for one in child(book, "manifest"):
+        if one.get("media-type", "").startswith("image/") and "cover" not in f"{one.get('id')} {one.get('properties')}":
+            yield sizes.get(posixpath.basename(unquote(one.get("href", ""))), 0) >= _LARGE_BYTES
 
 
 def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: ParseRequest) -> Iterator[str]:

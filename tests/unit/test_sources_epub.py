@@ -1,6 +1,7 @@
 """Books: chapters in reading order."""
 
 import io
+import zipfile
 
 import pytest
 
@@ -44,3 +45,16 @@ def test_classes_of_the_style_sheet_raise_and_strike():
     sheet = "/* é */ .c1, span.c2 { vertical-align: super; font-size: 60% }\n.c3 { text-decoration: line-through }"
     chapter = "<html><head/><body><p>10<span class='c2'>6</span> <i class='c3'>60</i> days</p></body></html>"
     assert parsed(epub(("one",), chapter=chapter, sheet=sheet)).text == "10^6 ~~60~~ days"
+
+
+def test_large_pictures_are_said_and_the_cover_is_not():
+    pictures = {"table": 40_000, "cover-image": 40_000, "line": 100}
+    items = "".join(f"<item id='{name}' href='{name}.png' media-type='image/png'/>" for name in pictures)
+    book, whole = zipfile.ZipFile(io.BytesIO(epub(("one", "two")))), io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name in book.namelist():
+            archive.writestr(name, book.read(name).replace(b"</manifest>", f"{items}</manifest>".encode()))
+        for name, size in pictures.items():
+            archive.writestr(f"OEBPS/{name}.png", bytes(size))
+    (document,) = parse_epub(io.BytesIO(whole.getvalue()), ParseRequest("a.epub", IngestConfig()))
+    assert document.warnings == ("part not read: 1 large picture",)
