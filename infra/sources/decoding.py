@@ -164,9 +164,11 @@ def glyphs(text: str, font: str, private: str = "") -> str:
 
 @lru_cache(maxsize=1024)
 def _sign(char: str, font: str) -> str:
-    is_private, signs = _PRIVATE.match(char), _SIGNS.get(font.lower())
-    code = bytes([ord(char) & 0xFF]) if is_private else char.encode("cp1252", "ignore") if signs else b""
-    return (signs or _SIGNS["wingdings"]).get(code[0], "\ufffd") if code.strip() else char
+    signs, code = _SIGNS.get(font.lower()), ord(char)
+    if _PRIVATE.match(char):
+        return (signs or _SIGNS["wingdings"]).get(code & 0xFF, "\ufffd")
+    is_letter = signs and not char.isspace() and (code < 0x7F or 0xA0 <= code <= 0xFF)
+    return signs.get(code, "\ufffd") if signs and is_letter else char  # others were typed as they are
 
 
 def bullet(sign: str, font: str) -> str:

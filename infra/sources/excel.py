@@ -175,7 +175,7 @@ class Workbook:
         if kind == "b":
             return "TRUE" if said == "1" else "FALSE"
         if kind != "n" or not said:
-            return _unescaped(said)
+            return self._in_font(cell, _unescaped(said), is_plain=True)
         style = integer(cell, "s", 0)
         return shown(float(said), self._formats[style] if style < len(self._formats) else "", self._first_day)
 

@@ -4,6 +4,7 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from io import BytesIO
 from itertools import islice
 from typing import Any, BinaryIO
@@ -22,7 +23,7 @@ from inscriptis.model.tag.table_tag import table_start_handler
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode, glyphs
 from infra.sources.office import child, local_name, opened, xml
-from infra.sources.style_sheets import BULLET, StyleRule, apply_styles, list_style, style_rules
+from infra.sources.style_sheets import BULLET, WAS, StyleRule, apply_styles, list_style, style_rules
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
@@ -33,10 +34,10 @@ _END_TAGS = re.compile(r"</(?:html|body)\s*>", re.I)
 """They may be left out, and browsers read what follows them as if they were; libxml2 drops it."""
 _BREAK = re.compile(r"</br\s*>", re.I)
 _NEWER_BLOCKS = re.compile(
-    r"<(/?)(?:section|article|aside|nav|main|header|footer|hgroup|details|summary|dialog|search)(?=[\s/>])", re.I
+    r"<(/?)(section|article|aside|nav|main|header|footer|hgroup|details|summary|dialog|search)(?=[\s/>])", re.I
 )
 """Blocks that libxml2 does not know: a paragraph whose end is left out would go on in them."""
-_STRUCK = re.compile(r"<(/?)(?:s|strike)(?=[\s/>])", re.I)
+_STRUCK = re.compile(r"<(/?)(s|strike)(?=[\s/>])", re.I)
 """Elements that libxml2 ends before a paragraph in them, and browsers do not; as ``del`` they go on."""
 
 
@@ -68,10 +69,10 @@ def parse_html(
         (_DECLARATION, ""),
         (_END_TAGS, ""),
         (_BREAK, "<br>"),
-        (_NEWER_BLOCKS, r"<\1div"),
-        (_STRUCK, r"<\1del"),
     ):
         source = pattern.sub(known, source)
+    for pattern, known in ((_NEWER_BLOCKS, "div"), (_STRUCK, "del")):
+        source = pattern.sub(partial(_renamed, known), source)
     try:
         tree = document_fromstring(source, parser=parser)
     except ParserError:  # nothing but comments or white space
@@ -97,6 +98,10 @@ def parse_html(
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
+def _renamed(known: str, tag: "re.Match[str]") -> str:
+    return f"</{known}" if tag[1] else f"<{known} {WAS}={tag[2].lower()}"
+
+
 def prepare(tree: Any, styles: Sequence[StyleRule]) -> None:
     """Change a page's tree (lxml) so that its layout as text says what a browser shows.
 
@@ -106,7 +111,7 @@ def prepare(tree: Any, styles: Sequence[StyleRule]) -> None:
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
-        hidden = element.get("hidden") is not None or _UNSEEN.search(element.get("style", ""))
+        hidden = element.get("hidden") is not None or _is_hidden(element.get("style", ""))
         again = "katex-html" in element.get("class", "")  # a formula, as it is drawn
         if hidden or again or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):
             _replace(element, "" if hidden or again or element.tag not in _NOT_READ else " ")
@@ -131,12 +136,24 @@ def prepare(tree: Any, styles: Sequence[StyleRule]) -> None:
 
 
 def _write_signs(tree: Any) -> None:
-    """Write what fonts of signs show for letters: Outlook's arrows and smileys."""
+    """Write what fonts of signs show for letters: Outlook's bullets, arrows and smileys; what is not known stays."""
+    fonts = dict[Any, str]()
     for element in tree.iter("*"):
-        if found := _FONT.search(f"{element.get('style', '')};font-family:{element.get('face', '')}"):
-            for part in element.iter("*"):
-                part.text = glyphs(part.text or "", found[1])
-                part.tail = part.tail if part is element else glyphs(part.tail or "", found[1])
+        outer = fonts.get(element.getparent(), "")
+        face = element.get("face")
+        given = _FONT.findall(f"{element.get('style', '')}{'' if face is None else f';font-family:{face}'}")
+        found = _SIGN_FONT.search(given[-1]) if given else None
+        fonts[element] = own = found[0] if found else "" if given else outer
+        for name, font in (("text", own), ("tail", outer)):
+            if font and (said := getattr(element, name)):
+                signs = zip(said, glyphs(said, font), strict=True)
+                setattr(element, name, "".join(char if sign == "\ufffd" else sign for char, sign in signs))
+
+
+def _is_hidden(style: str) -> bool:
+    """Whether a style hides its element: what is declared last, or as important, holds."""
+    shown = sorted(_DISPLAYED.findall(style), key=lambda found: bool(found[1]))
+    return bool(shown and shown[-1][0].lower() == "none") or _INVISIBLE.search(style) is not None
 
 
 def _write_formulas(tree: Any) -> None:
@@ -325,7 +342,8 @@ def _integer(value: str | None, default: int) -> int:
 
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
-_FONT = re.compile(r"font-family\s*:\s*[\"']?(wingdings(?: [23])?|webdings|symbol)\b", re.I)
+_FONT = re.compile(r"(?<![\w-])font(?:-family)?\s*:([^;]*)", re.I)
+_SIGN_FONT = re.compile(r"\b(?:wingdings(?: [23])?|webdings|symbol)\b", re.I)
 """In a browser, which may lack such a font, letters may stay letters; Outlook has it."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
@@ -358,7 +376,8 @@ _BLOCKS = "dt dd dl form fieldset legend center menu dir hr text".split()
 _FORMULAS = {"mfrac": "/", "msup": "^", "msub": "_"} | dict.fromkeys(("msubsup", "mroot", "munderover", "mtr"), " ")
 _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", "range", "color")
 """Fields of forms without a text, or with one that is no value."""
-_UNSEEN = re.compile(r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.I)
+_DISPLAYED = re.compile(r"(?<![\w-])display\s*:\s*([\w-]+)\s*(!\s*important)?", re.I)
+_INVISIBLE = re.compile(r"(?<![\w-])visibility\s*:\s*hidden", re.I)
 _DISPLAY = re.compile(r"\s*display\s*:\s*([\w-]+)", re.I)
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
@@ -471,6 +490,7 @@ def _style(style: str, element: Any) -> None:
 _LARGE_BYTES = 30_000
 """Of a picture of a page or a table, rarely of an ornament."""
 _CONTAINER, _ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
+_SHEET = re.compile(rb"""<link\b[^>]{0,999}?href\s*=\s*["']([^"'>]{1,999}\.css)["']""", re.I)
 _PREFIX = re.compile(rb"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])")
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 """Algorithms that only make fonts unusable elsewhere."""
@@ -503,11 +523,15 @@ def _large_pictures(archive: zipfile.ZipFile, book: object) -> Iterator[bool]:
 def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: ParseRequest) -> Iterator[str]:
     hrefs = {one.get("id"): unquote(one.get("href", "")) for one in child(book, "manifest")}
     paths = {name: posixpath.normpath(posixpath.join(folder, href)) for name, href in hrefs.items()}
-    sheets = [archive.read(path) for path in paths.values() if path.endswith(".css") and path in archive.namelist()]
-    styles = style_rules(sheet.decode("utf-8", "replace") for sheet in sheets)
+    names = set(archive.namelist())
+    rules = cache(lambda path: style_rules([archive.read(path).decode("utf-8", "replace")]) if path in names else [])
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
-            page = _PREFIX.sub(rb"\1", archive.read(paths[one.get("idref")]))
+            path = paths[one.get("idref")]
+            page = _PREFIX.sub(rb"\1", archive.read(path))
+            links = (unquote(link.decode("utf-8", "replace")) for link in _SHEET.findall(page))
+            sheets = (posixpath.normpath(posixpath.join(posixpath.dirname(path), link)) for link in links)
+            styles = [rule for sheet in sheets for rule in rules(sheet)]
             (chapter,) = parse_html(BytesIO(page), request, styles=styles)
             if text := chapter.text.strip("\n"):
                 yield text

@@ -130,9 +130,14 @@ class _Looks:
         if "font-name" in own:
             face = self._styles.get(("", own["font-name"]))
             own["font-name"] = attribute(face, "font-family").strip("'") or own["font-name"]
-        for key, name in style.attrib.items():
-            own |= {"list": name or "none"} if key.endswith("}list-style-name") else {}
         return {**self._of(attribute(style, "parent-style-name"), family, depth + 1), **own}
+
+    def is_unlisted(self, name: str) -> bool:
+        """Whether a paragraph's automatic style takes it out of the outline."""
+        style = self._styles.get(("paragraph", name))
+        if style is None or local_name(style.getparent()) != "automatic-styles":
+            return False
+        return any(key.endswith("}list-style-name") and not value for key, value in style.attrib.items())
 
 
 _TELLING = ("display", "text-line-through-style", "text-position", "font-name")
@@ -166,7 +171,8 @@ class _Text:
         hidden = any(attribute(one, "is-hidden") == "true" for one in paragraph.iter("{*}hidden-paragraph"))
         self._inline(paragraph, words, {**look, "display": "none"} if hidden else look)
         if words.text or (look.get("display") != "none" and not hidden):
-            numbered = attribute(paragraph, "is-list-header") != "true" and look.get("list") != "none"
+            unlisted = listed is None and self._looks.is_unlisted(attribute(paragraph, "style-name"))
+            numbered = attribute(paragraph, "is-list-header") != "true" and not unlisted
             yield (self._numbers.next(paragraph, listed) if numbered else "") + words.text
         asides, self._asides = self._asides, []
         yield from asides

@@ -20,6 +20,8 @@ _THIN, _BESIDE = 3, 12
 _BETWEEN = 1
 """Points between two pieces of one line, at most."""
 _WHITE = 250
+_LOOKED_AT = 1_000
+"""Characters that say how a page is turned."""
 _UNSEEN = 2 | 32
 """Flags of what readers are not shown (PDF 32000-1, table 165: hidden, no view)."""
 _TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
@@ -82,7 +84,7 @@ class _Chars:
             x, y, scale = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
             raw.FPDFText_GetCharOrigin(self.page, number, x, y)
             raw.FPDFText_GetMatrix(self.page, number, scale)
-            size = raw.FPDFText_GetFontSize(self.page, number) * math.hypot(scale.c, scale.d) * (scale.a > 0)
+            size = raw.FPDFText_GetFontSize(self.page, number) * math.hypot(scale.c, scale.d) * (scale.a > abs(scale.b))
             left, low, right, high = self.page.get_charbox(number)
             place = raw.FPDFText_GetTextIndexFromCharIndex(self.page, number)
             place -= bisect_left(self._places, place)
@@ -136,22 +138,29 @@ def page_text(document: Any, index: int) -> str:
 
 
 def _upright(document: Any, index: int) -> Any:
-    """Return a page; one that is shown turned is turned in fact, for its words and fields to be level."""
+    """Return a page; one that is shown turned is turned in fact, unless its words are level as they are."""
     from pypdfium2 import PdfMatrix, raw
 
     page = document[index]
     if quarters := page.get_rotation() // 90:
-        turn = PdfMatrix().rotate(90 * quarters)
-        left, bottom, right, top = turn.on_rect(*page.get_cropbox())
-        turn = turn.translate(-left, -bottom)
-        raw.FPDFPage_TransFormWithClip(page, turn, None)
-        raw.FPDFPage_TransformAnnots(page, *turn.get())
+        if not _is_level(page.get_textpage()):
+            turn = PdfMatrix().rotate(90 * quarters)
+            left, bottom, right, top = turn.on_rect(*page.get_cropbox())
+            turn = turn.translate(-left, -bottom)
+            raw.FPDFPage_TransFormWithClip(page, turn, None)
+            raw.FPDFPage_TransformAnnots(page, *turn.get())
+            page.set_mediabox(0, 0, right - left, top - bottom)
+            page.set_cropbox(0, 0, right - left, top - bottom)
         page.set_rotation(0)
-        page.set_mediabox(0, 0, right - left, top - bottom)
-        page.set_cropbox(0, 0, right - left, top - bottom)
         page.close()
-        page = document[index]
-    return page
+    return document[index]
+
+
+def _is_level(page: Any) -> bool:
+    """Whether the first words of a page are level as they are, or there are none."""
+    chars = _Chars(page)
+    sizes = [chars[number].size for number in range(min(page.count_chars(), _LOOKED_AT))]
+    return 2 * sum(size > 0 for size in sizes) >= len(sizes)
 
 
 def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, str]], moved: set[int]) -> str:

@@ -2,8 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from infra.sources.base import counted
@@ -24,6 +23,8 @@ _DECLARED = re.compile(
     r"(?:-line|-type)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
     re.I,
 )
+WAS = "data-was"
+"""Attribute of an element that was renamed to be parsed: its tag."""
 _COUNTING = ("counter-reset", "counter-increment", "content")
 _COMPOUND = re.compile(r"(?:^|(>)| )(?=[\w.*])(\*|[\w-]*)((?:\.[\w-]+)*)")
 _BEFORE = re.compile(r"::?before$", re.I)
@@ -40,8 +41,14 @@ class _Compound(NamedTuple):
     classes: frozenset[str]
     is_child: bool
 
-    def fits(self, element: Any) -> bool:
-        return self.tag in ("", "*", element.tag) and self.classes <= set(element.get("class", "").split())
+    @property
+    def key(self) -> str:
+        """Return a class of the elements that fit; else their tag."""
+        return f".{min(self.classes)}" if self.classes else self.tag or "*"
+
+    def fits(self, tag: str, classes: set[str]) -> bool:
+        """Whether an element of a tag and classes fits."""
+        return self.tag in ("", "*", tag) and self.classes <= classes
 
 
 class StyleRule(NamedTuple):
@@ -52,51 +59,74 @@ class StyleRule(NamedTuple):
     declared: Mapping[str, str]
 
     @property
-    def key(self) -> str:
-        """Return a class of the elements that fit or, after ``>``, of their parents; else their tag."""
-        *others, own = self.selector
-        if own.classes:
-            return f".{min(own.classes)}"
-        if own.is_child and others and others[-1].classes:
-            return f">{min(others[-1].classes)}"
-        return own.tag or "*"
-
-    @property
     def weight(self) -> tuple[int, int]:
         """How much it weighs against others: by its classes, then by its tags."""
-        return sum(len(part.classes) for part in self.selector), sum(
-            part.tag not in ("", "*") for part in self.selector
-        )
+        tags = (part.tag for part in self.selector)
+        return sum(len(part.classes) for part in self.selector), sum(tag not in ("", "*") for tag in tags)
 
-    def fits(self, element: Any) -> bool:
-        """Whether an element fits the selector; of several that it may be within, the nearest counts."""
-        *others, own = self.selector
-        if not own.fits(element):
-            return False
-        is_child = own.is_child
-        for part in reversed(others):
-            above = islice(element.iterancestors(), 1 if is_child else None)
-            if (element := next(filter(part.fits, above), None)) is None:
-                return False
-            is_child = part.is_child
-        return True
+
+class _Selectors:
+    """Selectors of rules, which elements are matched with in their order: time grows with what they fit."""
+
+    def __init__(self, rules: Sequence[StyleRule]) -> None:
+        begun: dict[tuple[_Compound, ...], int] = {(): 0}
+        """The beginnings of selectors, numbered."""
+        self._parts = defaultdict[str, list[tuple[_Compound, int, int]]](list)
+        """By key: the last parts of beginnings, with the beginning before it and the one with it."""
+        self._ends = defaultdict[str, dict[_Compound, dict[int, list[int]]]](dict)
+        """By key: the last parts of selectors, with the rules' indices by what they begin with."""
+        for index, rule in enumerate(rules):
+            *_, own = rule.selector
+            for count in range(1, len(rule.selector)):
+                if (beginning := rule.selector[:count]) not in begun:
+                    begun[beginning] = len(begun)
+                    part = beginning[-1]
+                    self._parts[part.key].append((part, begun[beginning[:-1]], begun[beginning]))
+            ends = self._ends[own.key].setdefault(own, {})
+            ends.setdefault(begun[rule.selector[:-1]], []).append(index)
+        self._path = list[tuple[Any, frozenset[int], frozenset[int]]]()
+        """The elements that are open, with the beginnings that each fits, and that it or one around it fits."""
+
+    def enter(self, element: Any) -> list[int]:
+        """Return the indices of the rules that an element fits; its parent has been entered."""
+        parent, tag = element.getparent(), element.get(WAS) or element.tag
+        while self._path and self._path[-1][0] is not parent:
+            self._path.pop()
+        here, within = self._path[-1][1:] if self._path else (frozenset({0}), frozenset({0}))
+        classes = set(element.get("class", "").split())
+        found, fitted, keys = list[int](), set[int](), (tag, "*", *(f".{name}" for name in classes))
+        for key in keys:
+            for part, ends in self._ends.get(key, {}).items():
+                if part.fits(tag, classes):
+                    found += (
+                        index for number in ends.keys() & (here if part.is_child else within) for index in ends[number]
+                    )
+            for part, before, number in self._parts.get(key, ()):
+                if before in (here if part.is_child else within) and part.fits(tag, classes):
+                    fitted.add(number)
+        self._path.append((element, frozenset(fitted), within | fitted if fitted else within))
+        return sorted(found)
 
 
 def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRule]:
     """Return the rules of style sheets that change what a page says, those whose selectors are simple.
 
-    Elements that a page hides are read, since a click may show them; a mail (`is_mail`) has no clicks.
+    Elements that a page hides are read, since a click may show them; a mail (`is_mail`) has no clicks. Lists without a
+    class keep their numbers.
     """
     found = []
     for block in (block for sheet in sheets for block in _NO_RULE.sub("", sheet).split("}")):
         selectors, _, said = block.rpartition("{")
         declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
-        if not is_mail or not declared.get("display", "").lower().startswith("none"):
+        if not is_mail:
             declared.pop("display", None)
         names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split())) if declared else ""
         for selector in filter(None, names.split(",")):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
             if parts and "".join(part[0] for part in parts) == own:
+                if not any(part[3] for part in parts) and declared.get("list-style", "").lower().startswith("none"):
+                    # To reset all lists is a habit; what sets them up again may be a selector that is not read.
+                    declared = {name: text for name, text in declared.items() if name != "list-style"}
                 simple = [_Compound(part[2], frozenset(part[3].split(".")[1:]), part[1] is not None) for part in parts]
                 found.append(StyleRule(tuple(simple), own != selector, declared))
     return found
@@ -107,18 +137,15 @@ def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
 
     Numbers that a browser shows before an element are written into it.
     """
-    rules, by_key = sorted(rules, key=lambda rule: rule.weight), defaultdict[str, list[int]](list)
-    for index, rule in enumerate(rules):
-        by_key[rule.key].append(index)
-    counters = _Counters()
+    merged = dict[tuple[tuple[_Compound, ...], bool], Mapping[str, str]]()
+    for one in rules:  # of one selector, the last place counts
+        merged[one.selector, one.is_before] = {**merged.pop((one.selector, one.is_before), {}), **one.declared}
+    rules = sorted((StyleRule(*key, said) for key, said in merged.items()), key=lambda rule: rule.weight)
+    selectors, counters = _Selectors(rules), _Counters()
     for element in tree.iter("*") if rules else ():
-        names, parent = element.get("class", "").split(), element.getparent()
-        outer = parent.get("class", "").split() if parent is not None else ()
-        keys = {*(f".{name}" for name in names), *(f">{name}" for name in outer), element.tag, "*"}
         declared: dict[tuple[bool, str], str] = {}
-        for index in sorted(index for key in keys for index in by_key.get(key, ())):
-            if rules[index].fits(element):
-                declared |= {(rules[index].is_before, name): said for name, said in rules[index].declared.items()}
+        for index in selectors.enter(element):
+            declared |= {(rules[index].is_before, name): said for name, said in rules[index].declared.items()}
         own = [f"{name}:{said}" for (before, name), said in declared.items() if not before and name not in _COUNTING]
         if own:
             element.set("style", "; ".join([*own, element.get("style", "")]))
@@ -180,4 +207,9 @@ class _Counters:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda sign: chr(min(int(sign[1], 16), 0x10FFFF)) if sign[1] else sign[2], text)
+    return _ESCAPE.sub(lambda sign: _character(int(sign[1], 16)) if sign[1] else sign[2], text)
+
+
+def _character(code: int) -> str:
+    is_text = 0x20 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0xFFFF < code <= 0x10FFFF
+    return chr(code) if is_text else "\ufffd"

@@ -119,7 +119,7 @@ def _take_memories(corpus: Corpus, rows: list[ReportRow], room: int, details: De
             if history is not None:
                 needed = size(timeline(row, history, str)) + _SPAN_BYTES * len(history.changes)
             if history is None or used + needed > room:
-                details.memories_left_out += 1
+                details.memories_left_out += history is not None  # a turn log may be gone
                 continue
             used += needed
             details.memories[row.reading_id] = history

@@ -95,7 +95,7 @@ class Slow(Engineless):
 def joins(folder: Path) -> None:
     """A node that joins is used, and one that is lost loses nothing."""
     used = folder / "used"
-    items = [{"number": number, "used": used} for number in range(1000)]  # two minutes of one node
+    items = [{"number": number, "used": used} for number in range(800)]  # 100 seconds of one node
     results: list[Mapping[str, Any]] = []
     with cluster(0) as started:
         first = started.add_node(num_cpus=1)
@@ -109,7 +109,7 @@ def joins(folder: Path) -> None:
                 first = None
                 used.touch()
     assert first is None, "the second node was used"
-    assert sorted(result["number"] for result in results) == list(range(1000))
+    assert sorted(result["number"] for result in results) == list(range(800))
 
 
 class Spread(Engineless):

@@ -94,7 +94,10 @@ def epub(order: tuple[str, ...], encrypted: str = "", missing: str = "", chapter
             "OEBPS/book.opf", f"<package>{head}<manifest>{items}</manifest><spine>{spine}</spine></package>"
         )
         for name in {"one", "two"} - {missing}:
-            archive.writestr(f"OEBPS/text/{name} x.xhtml", chapter or _CHAPTER.format(name))
+            link = "<link rel='stylesheet' href='../a.css'/></head>" if sheet else "</head>"
+            page = chapter or _CHAPTER.format(name)
+            page = page.replace("</head>", link) if "</head>" in page else f"<head>{link}{page}"
+            archive.writestr(f"OEBPS/text/{name} x.xhtml", page)
         if sheet:
             archive.writestr("OEBPS/a.css", sheet)
         if encrypted:

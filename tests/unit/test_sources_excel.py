@@ -125,9 +125,10 @@ def test_letters_in_fonts_of_signs_are_signs(tmp_path):
     sheet["A1"] = CellRichText("5 ", TextBlock(greek, "m"), TextBlock(InlineFont(rFont="Calibri"), "g"))
     for cell, value, font in (("B1", "þ", "Wingdings"), ("C1", "P", "Wingdings 2"), ("D1", "Z", "Webdings")):
         sheet[cell], sheet[cell].font = value, openpyxl.styles.Font(name=font)
+    sheet["E1"] = CellRichText("\xa0", TextBlock(greek, "\xa0•–b"))  # typed signs and blanks stay
     book.save(tmp_path / "a.xlsx")
     (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
-    assert document.text == "5 μg\t☑\t✓\t\ufffd" and document.warnings == ("part not read: 1 unreadable letter",)
+    assert document.text == "5 μg\t☑\t✓\t\ufffd\t•–β" and document.warnings == ("part not read: 1 unreadable letter",)
 
 
 def test_what_is_struck_through_is_marked(tmp_path):

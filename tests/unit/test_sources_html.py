@@ -92,6 +92,9 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
             "<style>ol.r{list-style:upper-roman}ol{list-style:lower-alpha}</style><ol><li>x</ol><ol class=r><li>x</ol>",
             ["a.", "I."],
         ),
+        ("<style>ul,ol{list-style:none}#c ol{list-style:decimal}</style><ol><li>x<li>x</ol>", ["1.", "2."]),
+        ("<style>section ol{list-style:lower-alpha}</style><section><ol><li>x</ol></section>", ["a."]),
+        ("<style>div ol{list-style:lower-alpha}</style><section><ol><li>x</ol></section>", ["1."]),
         ("<style>ol ol{list-style-type:lower-greek}</style><ol><li>x<ol><li>x</ol></ol>", ["1.", "α."]),
         (
             "<ul style='list-style-type:decimal'><li>x<li>x</ul><ol style='list-style:disc'><li>x</ol>",
@@ -128,6 +131,11 @@ def test_lists_have_the_numbers_that_are_shown(listing, numbers):
             ["§ V; Term", "None", "§ VI; Law"],
         ),
         ("p:before{content:'x'} p + p:before{content:counter(c)}", "<p>One<p>Two", ["One", "Two"]),
+        (
+            "p{counter-increment:c} .a > .b p:before{content:counter(c) '.'} .d .b p:before{content:'\\1 \\d800 '}",
+            "<p>One<div class=a><p>Two<div class=b><div><p>Three</div></div><i><div class=b><p>Four</div></i></div>",
+            ["One", "Two", "3. Three", "Four"],
+        ),
     ],
 )
 def test_numbers_of_style_sheets_are_those_that_a_browser_shows(sheet, body, said):
@@ -360,6 +368,20 @@ def test_hidden_parts_take_time_in_proportion(part):
     begun = time.process_time()
     page(part * 40_000)
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("rule", "part"), [("*{{list-style:a}}", "<b>x</b>"), (".s{} .t a{{list-style:a}}", "<i class=t><a>x</a></i>")]
+)
+def test_style_sheets_take_time_in_proportion(rule, part):
+    def seconds(count: int) -> float:
+        sheet = "".join(rule.format(number) for number in range(count))
+        begun = time.process_time()
+        page(f"<style>{sheet}</style><p>{part * 10 * count}")
+        return time.process_time() - begun
+
+    seconds(10)
+    assert seconds(400) < 8 * seconds(100), "four times the rules, and four times the elements"
 
 
 def test_signs_of_entities_are_read_once():

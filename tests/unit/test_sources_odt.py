@@ -193,12 +193,19 @@ def test_headings_are_numbered_by_their_outline():
     assert lines == ["I. A", "I.1 B", "I.2 C", "II. D"]
 
 
+P_NONE = '<text:p text:style-name="N">x</text:p>'
+
+
 def test_headings_begin_anew_and_go_without_a_number_where_they_say_so():
     outline = '<text:outline-style><text:outline-level-style text:level="1" style:num-format="1"/></text:outline-style>'
     heads = [("", "A"), ('text:is-list-header="true"', "B"), ('text:style-name="N"', "C"), ("", "D")]
     heads += [('text:restart-numbering="true" text:start-value="10"', "E"), ("", "F")]
     body = "".join(f'<text:h text:outline-level="1" {more}>{said}</text:h>' for more, said in heads)
     none = style("N", "", "paragraph", 'style:list-style-name=""')
+    named = f"{outline}{none.replace('N', 'S')}"
+    assert text('<text:h text:outline-level="1" text:style-name="S">A</text:h>', styles=named) == "1 A"
+    listed = f'<text:list text:style-name="L">{item(P_NONE)}</text:list>'
+    assert text(listed, automatic=LEVELS + none) == "1. x", "in a list it has its number"
     assert text(body, styles=outline, automatic=none).split("\n") == ["1 A", "B", "C", "2 D", "10 E", "11 F"]
 
 

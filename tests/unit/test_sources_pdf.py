@@ -93,6 +93,8 @@ def test_a_page_that_is_shown_turned_is_read_as_it_is_shown():
         270: ("0 -1 1 0 0 800", "296 610 316 700"),
     }
     assert parsed(text, "/Annots[8 0 R]", form, field.format("100 296 190 316")).text.endswith(shown)
+    level = parsed(text, "/Rotate 90/Annots[8 0 R]", form, field.format("100 296 190 316"))
+    assert level.text.endswith(shown), "words that are shown upright on no page are read as they are written"
     for quarter, (matrix, place) in turned.items():
         page = f"/Rotate {quarter}/Annots[8 0 R]"
         assert parsed(f"{matrix} cm {text}", page, form, field.format(place)).text.endswith(shown)
