@@ -83,8 +83,8 @@ def test_the_command_and_the_review_pages_have_one_layout():
     ("state", "right", "found", "quote"),
     [
         ("found", None, True, "so it says"),
-        ("found", "", False, ""),  # not in the document
-        ("not found", "Utah", True, "Utah"),  # as a person marked it: no longer the reader's quote
+        ("not found", "", False, ""),  # not in the document: the state is that of what people are shown
+        ("found", "Utah", True, "Utah"),  # as a person marked it: no longer the reader's quote
         ("not found", None, False, "so it says"),
         ("failed", None, None, ""),
     ],
