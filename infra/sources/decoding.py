@@ -167,8 +167,9 @@ def _sign(char: str, font: str) -> str:
     signs, code = _SIGNS.get(font.lower()), ord(char)
     if _PRIVATE.match(char):
         return (signs or _SIGNS["wingdings"]).get(code & 0xFF, "\ufffd")
-    is_letter = signs and not char.isspace() and (code < 0x7F or 0xA0 <= code <= 0xFF)
-    return signs.get(code, "\ufffd") if signs and is_letter else char  # others were typed as they are
+    if signs is None or char.isspace() or not (code < 0x7F or 0xA0 <= code <= 0xFF):
+        return char  # typed as it is
+    return signs.get(code, "\ufffd")
 
 
 def bullet(sign: str, font: str) -> str:

@@ -151,7 +151,8 @@ class Workbook:
                     place = _COLUMN.match(attribute(cell, "r"))
                     after = cells[-1].column + 1 if cells else 0
                     column = min(_number(place.group()), _MOST_COLUMNS) - 1 if place else after
-                    text, style = self._text(cell), integer(cell, "s", 0)
+                    style = integer(cell, "s", 0)
+                    text = self._text(cell, style)
                     cells.append(Cell(column, text, _fault(cell, text), style in self._struck))
             yield number, cells
 
@@ -164,23 +165,21 @@ class Workbook:
             self.not_read[_UNCOMPUTED] += cell.fault == _UNCOMPUTED
         return "\t".join(texts).rstrip("\t")
 
-    def _text(self, cell: Any) -> str:
+    def _text(self, cell: Any, style: int) -> str:
         kind, value = attribute(cell, "t") or "n", child(cell, "v")
         said = "" if value is None else value.text or ""
         if kind == "s":
-            return self._in_font(cell, *self._strings[int(said)]) if said else ""
+            return self._in_font(style, *self._strings[int(said)]) if said else ""
         if kind == "inlineStr":
             inline = child(cell, "is")
-            return self._in_font(cell, *_string(inline)) if inline is not None else ""
+            return self._in_font(style, *_string(inline)) if inline is not None else ""
         if kind == "b":
             return "TRUE" if said == "1" else "FALSE"
         if kind != "n" or not said:
-            return self._in_font(cell, _unescaped(said), is_plain=True)
-        style = integer(cell, "s", 0)
+            return self._in_font(style, _unescaped(said), is_plain=True)
         return shown(float(said), self._formats[style] if style < len(self._formats) else "", self._first_day)
 
-    def _in_font(self, cell: Any, text: str, is_plain: bool) -> str:
-        style = integer(cell, "s", 0)
+    def _in_font(self, style: int, text: str, is_plain: bool) -> str:
         return glyphs(text, self._fonts[style]) if is_plain and style < len(self._fonts) else text
 
 

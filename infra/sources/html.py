@@ -378,7 +378,6 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 """Fields of forms without a text, or with one that is no value."""
 _DISPLAYED = re.compile(r"(?<![\w-])display\s*:\s*([\w-]+)\s*(!\s*important)?", re.I)
 _INVISIBLE = re.compile(r"(?<![\w-])visibility\s*:\s*hidden", re.I)
-_DISPLAY = re.compile(r"\s*display\s*:\s*([\w-]+)", re.I)
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
 _MOST_EMPTY = 20
@@ -475,7 +474,7 @@ def _style(style: str, element: Any) -> None:
     for directive in style.split(";"):
         if len(directive) > _DIRECTIVE_CHARS:  # the library's patterns take long for it
             continue
-        if display := _DISPLAY.match(directive):  # the library takes all that it does not know for inline
+        if display := _DISPLAYED.match(directive.strip()):  # the library takes all that it does not know for inline
             value = display.group(1).lower()
             directive = "" if "inline-" in value else f"display:{value if value in ('none', 'inline') else 'block'}"
         try:
@@ -508,21 +507,25 @@ def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         book = xml(archive.read(package))
         title = next((one.text or "" for one in book.iter("{*}title")), "")
         text = "\n\n".join(within(request.allowance, _chapters(archive, book, posixpath.dirname(package), request)))
-        warnings = unread({"large picture": sum(_large_pictures(archive, book))})
+        warnings = unread({"large picture": _large_pictures(archive, book, posixpath.dirname(package))})
     yield Parsed(text, clean(title), "application/epub+zip", warnings=warnings)
 
 
-def _large_pictures(archive: zipfile.ZipFile, book: object) -> Iterator[bool]:
-    """Yield for each picture of a book but its cover whether it may be a page or a table."""
-    sizes = {posixpath.basename(entry.filename): entry.file_size for entry in archive.infolist()}
-    for one in child(book, "manifest"):
-        if one.get("media-type", "").startswith("image/") and "cover" not in f"{one.get('id')} {one.get('properties')}":
-            yield sizes.get(posixpath.basename(unquote(one.get("href", ""))), 0) >= _LARGE_BYTES
+def _path(item: Any, folder: str) -> str:
+    """Return the path of an item of a book's manifest in its archive."""
+    return posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+
+
+def _large_pictures(archive: zipfile.ZipFile, book: object, folder: str) -> int:
+    """Return how many pictures of a book, but its cover, may be pages or tables."""
+    sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+    pictures = (one for one in child(book, "manifest") if one.get("media-type", "").startswith("image/"))
+    inner = (one for one in pictures if "cover" not in f"{one.get('id')} {one.get('properties')}")
+    return sum(sizes.get(_path(one, folder), 0) >= _LARGE_BYTES for one in inner)
 
 
 def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: ParseRequest) -> Iterator[str]:
-    hrefs = {one.get("id"): unquote(one.get("href", "")) for one in child(book, "manifest")}
-    paths = {name: posixpath.normpath(posixpath.join(folder, href)) for name, href in hrefs.items()}
+    paths = {one.get("id"): _path(one, folder) for one in child(book, "manifest")}
     names = set(archive.namelist())
     rules = cache(lambda path: style_rules([archive.read(path).decode("utf-8", "replace")]) if path in names else [])
     for one in child(book, "spine"):

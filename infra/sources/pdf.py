@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
-from infra.sources.pdf_page import page_text, readable
+from infra.sources.pdf_page import read_page
 from memagent.errors import SourceError
 
 _PASSWORD_ERROR = 4
@@ -61,9 +61,8 @@ class _Read:
 
     def pages(self) -> Iterator[str]:
         for index in range(len(self._document)):
-            with readable(index):
-                self.comments += _comments(self._document[index])
-            text = page_text(self._document, index)
+            text, comments = read_page(self._document, index)
+            self.comments += comments
             if is_picture(self._document[index], text):
                 found = _by_ocr(self._document[index]) if _ocr_is_there() else ""
                 if len(found) > len(text):
@@ -89,20 +88,6 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     written = ", ".join("-".join(map(str, run)) for run in runs)
     return f"page{'s' if len(numbers) > 1 else ''} {written}"
-
-
-def _comments(page: Any) -> int:
-    """Return how many notes, and remarks on marked text, readers wrote on a page."""
-    from pypdfium2 import raw
-
-    kinds = (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_CARET, *range(raw.FPDF_ANNOT_HIGHLIGHT, raw.FPDF_ANNOT_STAMP))
-    notes = [raw.FPDFPage_GetAnnot(page, index) for index in range(raw.FPDFPage_GetAnnotCount(page))]
-    # An empty text has the two bytes of its end.
-    said = [note for note in notes if raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0) > 2]
-    count = sum(raw.FPDFAnnot_GetSubtype(note) in kinds for note in said)
-    for note in notes:
-        raw.FPDFPage_CloseAnnot(note)
-    return count
 
 
 def is_picture(page: Any, text: str) -> bool:

@@ -6,7 +6,6 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from typing import Any, Literal, NamedTuple
 
@@ -105,27 +104,24 @@ class _Chars:
         return [one for one in level if abs(line.height - one.line) < one.size]
 
 
-@contextmanager
-def readable(index: int) -> Iterator[None]:
-    """Raise SourceError, ``broken``, where pdfium cannot read a page."""
-    import pypdfium2
+class PageText(NamedTuple):
+    """The text of a page, as it stands in the document's text, and how many comments the page has."""
 
-    try:
-        yield
-    except pypdfium2.PdfiumError as error:
-        raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
+    text: str
+    comments: int
 
 
-def page_text(document: Any, index: int) -> str:
-    """Return the text of a page, as it stands in the document's text; its notes are no part of it any more.
+def read_page(document: Any, index: int) -> PageText:
+    """Return what a page of a document (pdfium) says; its notes become part of what is drawn on it.
 
     Raises SourceError: ``broken``.
     """
+    import pypdfium2
     from pypdfium2 import raw
 
-    with readable(index):
+    try:
         page = _upright(document, index)
-        lines, fields = list(_lines(page)), list(_fields(document, page))
+        comments, lines, fields = _comments(page), list(_lines(page)), list(_fields(document, page))
         printed = Counter(_signs(page.get_textpage()) if fields else ())
         # Else the values of forms and free-text notes are no text of the page.
         raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
@@ -134,7 +130,9 @@ def page_text(document: Any, index: int) -> str:
         chars = _Chars(page.get_textpage())
         text = _with_marks(chars, lines, *_filled_in(chars, fields, printed))
         page.close()
-    return clean(_SOFT_HYPHEN.sub("-", text)).strip("\n")
+    except pypdfium2.PdfiumError as error:
+        raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
+    return PageText(clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments)
 
 
 def _upright(document: Any, index: int) -> Any:
@@ -142,17 +140,18 @@ def _upright(document: Any, index: int) -> Any:
     from pypdfium2 import PdfMatrix, raw
 
     page = document[index]
-    if quarters := page.get_rotation() // 90:
-        if not _is_level(page.get_textpage()):
-            turn = PdfMatrix().rotate(90 * quarters)
-            left, bottom, right, top = turn.on_rect(*page.get_cropbox())
-            turn = turn.translate(-left, -bottom)
-            raw.FPDFPage_TransFormWithClip(page, turn, None)
-            raw.FPDFPage_TransformAnnots(page, *turn.get())
-            page.set_mediabox(0, 0, right - left, top - bottom)
-            page.set_cropbox(0, 0, right - left, top - bottom)
-        page.set_rotation(0)
-        page.close()
+    if not (quarters := page.get_rotation() // 90):
+        return page
+    if not _is_level(page.get_textpage()):
+        turn = PdfMatrix().rotate(90 * quarters)
+        left, bottom, right, top = turn.on_rect(*page.get_cropbox())
+        turn = turn.translate(-left, -bottom)
+        raw.FPDFPage_TransFormWithClip(page, turn, None)
+        raw.FPDFPage_TransformAnnots(page, *turn.get())
+        page.set_mediabox(0, 0, right - left, top - bottom)
+        page.set_cropbox(0, 0, right - left, top - bottom)
+    page.set_rotation(0)
+    page.close()
     return document[index]
 
 
@@ -380,3 +379,17 @@ def _spot(field: _Field, body: list[_Char]) -> int | None:
         if lowest < field.top + _ABOVE:
             found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1))
     return min(found)[1] if found else None
+
+
+def _comments(page: Any) -> int:
+    """Return how many notes, and remarks on marked text, readers wrote on a page."""
+    from pypdfium2 import raw
+
+    kinds = (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_CARET, *range(raw.FPDF_ANNOT_HIGHLIGHT, raw.FPDF_ANNOT_STAMP))
+    notes = [raw.FPDFPage_GetAnnot(page, index) for index in range(raw.FPDFPage_GetAnnotCount(page))]
+    # An empty text has the two bytes of its end.
+    said = [note for note in notes if raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0) > 2]
+    count = sum(raw.FPDFAnnot_GetSubtype(note) in kinds for note in said)
+    for note in notes:
+        raw.FPDFPage_CloseAnnot(note)
+    return count

@@ -124,11 +124,12 @@ def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRu
         for selector in filter(None, names.split(",")):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
             if parts and "".join(part[0] for part in parts) == own:
+                own_declared = dict(declared)
                 if not any(part[3] for part in parts) and declared.get("list-style", "").lower().startswith("none"):
                     # To reset all lists is a habit; what sets them up again may be a selector that is not read.
-                    declared = {name: text for name, text in declared.items() if name != "list-style"}
+                    del own_declared["list-style"]
                 simple = [_Compound(part[2], frozenset(part[3].split(".")[1:]), part[1] is not None) for part in parts]
-                found.append(StyleRule(tuple(simple), own != selector, declared))
+                found.append(StyleRule(tuple(simple), own != selector, own_declared))
     return found
 
 

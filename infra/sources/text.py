@@ -202,9 +202,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             skip = max(0, skip - len(data))
             continue
         if letters:
-            is_symbol = look.page == "symbol"
-            text = letters.decode("latin-1" if is_symbol else look.page, "replace")
-            notes.add(" " * ended + glyphs(text, "Symbol" if is_symbol else ""), look)
+            text = letters.decode("latin-1" if look.page == "symbol" else look.page, "replace")
+            notes.add(" " * ended + glyphs(text, look.page), look)
             ended = ended and not text
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
@@ -229,7 +228,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             look.substitutes = max(0, int(value or 1))
         elif word == "u" and value:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), look.substitutes
-            said = glyphs(said, "Symbol" if look.page == "symbol" else "")
+            said = glyphs(said, look.page)
         look.shift(word, value)
         if said == "\n" and look.in_cell and word in ("par", "line"):  # a row is a line
             ended, said = True, ""

@@ -140,7 +140,7 @@ def repeat_plan(store: Store, run_id: str, of: str) -> None:
 def has_plan(store: Store, run_id: str) -> bool:
     """Whether a run's plan is there; a damaged file of it may have been set aside."""
     files = store.list("runs", _planned_by(store, run_id), "plan")
-    return bool(files) and sorted(file.rpartition("/")[2] for file in files)[-1] == f"{len(files) - 1:05d}.parquet"
+    return bool(files) and max(files).endswith(f"/{len(files) - 1:05d}.parquet")
 
 
 def _planned_by(store: Store, run_id: str) -> str:

@@ -16,7 +16,7 @@ from cachetools import LRUCache
 from infra.sources.base import unquoted
 from infra.sources.listing import decompressed, open_source, split_codec
 from infra.sources.pdf import is_picture
-from infra.sources.pdf_page import page_text
+from infra.sources.pdf_page import read_page
 from infra.sources.sandbox import parser_environment
 from infra.store.buckets import bucket_of
 from infra.store.documents import document_texts
@@ -293,7 +293,7 @@ def draw(request: PageRequest, raw: BinaryIO) -> PagePicture:
         document = pypdfium2.PdfDocument(stream.read())
     document.init_forms()
     index = request.page - 1
-    text = page_text(document, index) if index < len(document) else ""
+    text = read_page(document, index).text if index < len(document) else ""
     if index >= len(document) or (not is_picture(document[index], text) and text_hash(text) != request.page_hash):
         raise SourceError("changed", "the file has changed since it was read")
     return PagePicture(request.page, len(document), _png(document[index], request.quote))

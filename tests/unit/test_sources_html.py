@@ -93,6 +93,7 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
             ["a.", "I."],
         ),
         ("<style>ul,ol{list-style:none}#c ol{list-style:decimal}</style><ol><li>x<li>x</ol>", ["1.", "2."]),
+        ("<style>ol,ol.l{list-style:none}</style><ol class=l><li>1.1 x</ol><ol><li>x</ol>", ["1.1", "1."]),
         ("<style>section ol{list-style:lower-alpha}</style><section><ol><li>x</ol></section>", ["a."]),
         ("<style>div ol{list-style:lower-alpha}</style><section><ol><li>x</ol></section>", ["1."]),
         ("<style>ol ol{list-style-type:lower-greek}</style><ol><li>x<ol><li>x</ol></ol>", ["1.", "α."]),

@@ -227,11 +227,9 @@ class CorpusReading:
             raise MemagentError(f"all readings of run {summary['run_id']} failed: {reasons}")
         if not counts["total"]:
             raise RequestError("no document of the corpus is one of `documents`")
-        found = {
-            **{"readings": counts["total"], "found": counts["found"], "failed": counts["failed"]},
-            **{name: summary[name] for name in ("segments", "conversations", "run_id")},
-        }
-        about = self._about.model_copy(update=found)
+        read = {name: summary[name] for name in ("segments", "conversations", "run_id")}
+        read |= {"readings": counts["total"], "found": counts["found"], "failed": counts["failed"]}
+        about = self._about.model_copy(update=read)
         return Ended(about, TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"]))
 
     def line(self, answer: FoundAnswer) -> str:
