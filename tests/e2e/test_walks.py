@@ -39,7 +39,6 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.slow
 def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> None:
     memagent, notes = Memagent(str(tmp_path / "store")), tmp_path / "notes"
     notes.mkdir()
@@ -75,7 +74,6 @@ def test_an_analyst_asks_checks_and_hands_on(tmp_path: Path, visit: Visit) -> No
     expect(page.get_by_text("The access code of cedar-gate is 4471902.").first).to_be_visible()
 
 
-@pytest.mark.slow
 def test_a_data_engineer_keeps_a_bucket_up_to_date(tmp_path: Path, s3_bucket: str) -> None:
     place = f"{s3_bucket}/walk"
     bucket = Store(f"{place}/archive")
@@ -127,7 +125,6 @@ with archive:
 """
 
 
-@pytest.mark.slow
 def test_a_developer_asks_a_folder_from_a_notebook(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -159,7 +156,6 @@ def gate_suite(path: Path, count: int) -> str:
     return str(path)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_researcher_scores_a_model_of_their_own(tmp_path: Path, browser: Browser) -> None:
     memagent, report = Memagent(str(tmp_path / "store")), tmp_path / "report.html"

@@ -31,7 +31,7 @@ ON_S3 = {
     "test_harvest.py::test_answers_and_rows_are_found_on_every_kind_of_store",
     "test_run_log.py",
 }
-"""Files, tests and variants that run on S3 in `make test`. All other variants on S3 are `nightly`: what they are about
+"""Files, tests and variants that run on S3 in `make test`. All other variants on S3 are `slow`: what they are about
 does not depend on the store, whose contract is tested by these."""
 
 
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == FOLDER and "[s3" in item.name and not ON_S3.intersection(names(item)):
-            item.add_marker(pytest.mark.nightly)
+            item.add_marker(pytest.mark.slow)
 
 
 def names(item: pytest.Item) -> tuple[str, str, str]:

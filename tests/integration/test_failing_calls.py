@@ -7,7 +7,7 @@ import pytest
 
 from tests.failing_calls import trials
 
-MOST = 5
+MOST = 3
 
 
 def spread(calls: int) -> list[int]:

@@ -97,6 +97,8 @@ class Counting:
 
     async def run(self, item, attempt):
         await asyncio.sleep(item.get("seconds", 0))
+        if engines := item.get("engines"):
+            await self._with_others(engines)
         if attempt.stopped or self.board.stopped:
             return {"number": item["number"], "process": "stopped"}
         if item.get("dies") and not attempt.number:
@@ -110,6 +112,16 @@ class Counting:
         if item.get("wrong"):
             raise ConfigError("no such model")
         return {"number": item["number"], "process": os.getpid()}
+
+    async def _with_others(self, engines):
+        """Wait until so many engines have work; not for long, as those without may wait for the items of this one."""
+        worked = self.folder / "worked"
+        worked.mkdir(exist_ok=True)
+        (worked / str(os.getpid())).touch()
+        for _ in range(100):
+            if len(list(worked.iterdir())) >= engines:
+                return
+            await asyncio.sleep(0.1)
 
     async def _parts(self, item, attempt):
         """Work on eight parts at once, or, as a reading worker does, one after another."""
@@ -141,8 +153,8 @@ def run(folder, items, local=False, **pool):
 
 @pytest.mark.parametrize("engines", [1, 2, 4])
 def test_every_engine_gets_work_and_every_item_is_done_once(tmp_path, engines):
-    results = run(tmp_path / "w", work(120, seconds=0.1 if engines == 1 else 1.5 * engines), max_size=engines)
-    assert sorted(result["number"] for result in results) == list(range(120))
+    results = run(tmp_path / "w", work(240, engines=engines), max_size=engines)
+    assert sorted(result["number"] for result in results) == list(range(240))
     assert len({result["process"] for result in results}) == engines
 
 

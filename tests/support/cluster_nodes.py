@@ -38,18 +38,15 @@ def cluster(cpus: int) -> Iterator[Any]:
         started.shutdown()
 
 
-def seen(folder: Path) -> None:
-    """A folder that all nodes see is taken."""
+def unseen(folder: Path) -> None:
+    """A folder that all nodes see is taken; one that a node does not see is refused.
+
+    Nodes of one machine share its folders: one looks elsewhere.
+    """
     with cluster(1) as started:
         started.add_node(num_cpus=1)
         nodes.check_store(Store(str(folder)))
-    assert not list(folder.iterdir()), "nothing is left in it"
-
-
-def unseen(folder: Path) -> None:
-    """A folder that a node does not see is refused. Nodes of one machine share its folders: one looks elsewhere."""
-    with cluster(1) as started:
-        started.add_node(num_cpus=1)
+        assert not list(folder.iterdir()), "nothing is left in it"
         head = next(node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
 
         def sees(store: Store, name: str) -> bool:
@@ -132,21 +129,6 @@ class Rank:
         return str(ray.get_runtime_context().get_node_id())
 
 
-def spread(folder: Path) -> None:
-    """An engine of more GPUs than a node has gets them on several; what it had is free when it ends."""
-    with cluster(0) as started:
-        for _ in range(2):
-            started.add_node(num_cpus=1, num_gpus=1)
-        pool = PoolConfig(cpus=0.5, gpus=2, nodes=2)
-        for _ in range(2):
-            work = EngineWork(Spread, pool, RemoteBoard(board_name()))
-            (result,) = run_job(work, [{"number": 0}], Store(str(folder)), local=False)
-            assert len(set(result["nodes"])) == 2
-        assert len(ray.util.placement_group_table()) == 2, "none is set aside that no engine uses"
-        assert check_fits(pool) and not check_fits(PoolConfig(cpus=0.5, gpus=2))
-        assert not check_fits(PoolConfig(cpus=0.5, gpus=3, nodes=3))
-
-
 class OnGpu:
     """Says on which GPU of which node it is."""
 
@@ -160,29 +142,46 @@ class OnGpu:
         return os.environ.get("VLLM_RAY_BUNDLE_INDICES", "")
 
 
-def turns(folder: Path) -> None:
-    """Rank i and engine i of a training are on the same GPU, on any number of nodes, and free it in the end."""
+def gpus(folder: Path) -> None:
+    """GPUs of two nodes, for an engine of more than a node has, and for a training's ranks and engines."""
     with cluster(0) as started:
         for _ in range(2):
             started.add_node(num_cpus=2, num_gpus=2)
-        slots, pool = GpuSlots(4, cpus=1.0), PoolConfig(cpus=0.5, gpus=1)
-        ranks = [ray.remote(OnGpu).options(**slots.rank(i, 0.5)).remote() for i in range(4)]
-        engines = [start_engine(OnGpu, (), pool, slots.engine(i, pool)) for i in range(4)]
-        places = ray.get([rank.where.remote() for rank in ranks])
-        assert ray.get([engine.actor.where.remote() for engine in engines]) == places
-        assert len({(node, *gpus) for node, gpus in places}) == 4
-        assert not any(ray.get([engine.actor.has_ranks.remote() for engine in engines])), "each has its GPU itself"
-        for engine in engines:
-            engine.end()
-        pair = PoolConfig(cpus=0.5, gpus=2)  # of two GPUs: its ranks are actors on the slots that it is given
-        engine = start_engine(OnGpu, (), pair, slots.engine(1, pair))
-        assert ray.get(engine.actor.bundles.remote()) == "2,3" and ray.get(engine.actor.has_ranks.remote())
+        _spread(Store(str(folder)))
+        _turns()
+
+
+def _spread(store: Store) -> None:
+    """An engine of more GPUs than a node has gets them on several; what it had is free when it ends."""
+    pool = PoolConfig(cpus=0.5, gpus=4, nodes=2)
+    for _ in range(2):
+        (result,) = run_job(EngineWork(Spread, pool, RemoteBoard(board_name())), [{"number": 0}], store, local=False)
+        assert len(set(result["nodes"])) == 2
+    assert len(ray.util.placement_group_table()) == 2, "none is set aside that no engine uses"
+    assert check_fits(pool) and not check_fits(PoolConfig(cpus=0.5, gpus=4))
+    assert not check_fits(PoolConfig(cpus=0.5, gpus=6, nodes=3))
+
+
+def _turns() -> None:
+    """Rank i and engine i of a training are on the same GPU, on any number of nodes, and free it in the end."""
+    slots, pool = GpuSlots(4, cpus=1.0), PoolConfig(cpus=0.5, gpus=1)
+    ranks = [ray.remote(OnGpu).options(**slots.rank(i, 0.5)).remote() for i in range(4)]
+    engines = [start_engine(OnGpu, (), pool, slots.engine(i, pool)) for i in range(4)]
+    places = ray.get([rank.where.remote() for rank in ranks])
+    assert ray.get([engine.actor.where.remote() for engine in engines]) == places
+    assert len({(node, *gpus) for node, gpus in places}) == 4
+    assert not any(ray.get([engine.actor.has_ranks.remote() for engine in engines])), "each has its GPU itself"
+    for engine in engines:
         engine.end()
-        for rank in ranks:
-            ray.kill(rank)
-        slots.end()
-        again = GpuSlots(4, cpus=1.0)  # waits until the GPUs are free
-        again.end()
+    pair = PoolConfig(cpus=0.5, gpus=2)  # of two GPUs: its ranks are actors on the slots that it is given
+    engine = start_engine(OnGpu, (), pair, slots.engine(1, pair))
+    assert ray.get(engine.actor.bundles.remote()) == "2,3" and ray.get(engine.actor.has_ranks.remote())
+    engine.end()
+    for rank in ranks:
+        ray.kill(rank)
+    slots.end()
+    again = GpuSlots(4, cpus=1.0)  # waits until the GPUs are free
+    again.end()
 
 
 def beside(folder: Path) -> None:
@@ -199,5 +198,5 @@ def beside(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    scenes = {"beside": beside, "seen": seen, "unseen": unseen, "joins": joins, "spread": spread, "turns": turns}
+    scenes = {"beside": beside, "unseen": unseen, "joins": joins, "gpus": gpus}
     scenes[sys.argv[1]](Path(sys.argv[2]))

@@ -18,14 +18,11 @@ from infra.store.corpora import check_known, corpora, default_questions
 from infra.store.delta import Table
 from infra.store.documents import quarantined
 from infra.store.location import Corpus
-from infra.store.plans import counted_readings, read_plan
 from infra.store.schemas import FailureRow, RunRow
 from memagent.errors import MemagentError, UsageError
 from memagent.records import Json
-from pipelines.report.data import READINGS
 from pipelines.views.formatting import duration, failures, number, percent, plain
 from pipelines.web.access import Access, Session, same
-from pipelines.web.review.index import microseconds
 from pipelines.web.review.service import ReviewService
 
 Form = Mapping[str, str]
@@ -152,31 +149,7 @@ def _run(service: ReviewService, row: RunRow) -> Json:
     """Return a run as the page shows it; one without a heartbeat that has not ended is stopped."""
     stopped = row["status"] == "running" and not is_alive(service.store, row["run_id"])
     summary = json.loads(row["summary"] or "{}")
-    if readings := summary.get("readings"):
-        readings["found"] = _found(service, row, readings)
-    status = "stopped" if stopped else row["status"]
-    return {**row, "status": status, "summary": summary, "failures": failures(summary)}
-
-
-def _found(service: ReviewService, row: RunRow, readings: Mapping[str, int]) -> int:
-    """Return how many answers of a run are found, as its report has it: counted again if people judged any since."""
-    connection, name, ended, found = service.index.read(), row["corpus"], row["ended_at"], readings.get("found", 0)
-    hidden = row["withheld"] or row["kind"] == "agreement"  # the index has none of its answers
-    if ended is None or hidden or readings.get("total", 0) > READINGS:
-        return found
-    since = "SELECT 1 FROM verdict WHERE corpus = (SELECT id FROM corpus WHERE name = ?) AND given_at > ?"
-    if not connection.execute(since, (name, microseconds(ended))).fetchone():
-        return found
-    try:
-        plan = read_plan(Corpus(service.store, name), row["run_id"], ["reading_id", "answered_by"])
-    except (FileNotFoundError, MemagentError):  # `memagent check` says of a damaged one
-        return found
-    shown = connection.execute(
-        "SELECT COUNT(*) FROM json_each(?) AS one JOIN detail ON detail.reading_id = one.value "
-        "JOIN item ON item.id = detail.id WHERE state = 1 AND corpus = (SELECT id FROM corpus WHERE name = ?)",
-        (json.dumps(counted_readings(plan).to_pylist()), name),
-    )
-    return int(shown.fetchone()[0])
+    return {**row, "status": "stopped" if stopped else row["status"], "summary": summary, "failures": failures(summary)}
 
 
 def _ask(request: Request, form: Form) -> Response:
