@@ -23,7 +23,7 @@ from inscriptis.model.tag.table_tag import table_start_handler
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode, glyphs
 from infra.sources.office import child, local_name, opened, xml
-from infra.sources.style_sheets import BULLET, WAS, StyleRule, apply_styles, list_style, style_rules
+from infra.sources.style_sheets import BULLET, WAS, StyleRule, apply_styles, integer, list_style, style_rules
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
@@ -88,9 +88,10 @@ def parse_html(
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
+    apply_styles(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_mail=is_mail)])
     if is_mail:
         _write_signs(tree)
-    prepare(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_mail=is_mail)])
+    prepare(tree)
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
@@ -102,12 +103,11 @@ def _renamed(known: str, tag: "re.Match[str]") -> str:
     return f"</{known}" if tag[1] else f"<{known} {WAS}={tag[2].lower()}"
 
 
-def prepare(tree: Any, styles: Sequence[StyleRule]) -> None:
+def prepare(tree: Any) -> None:
     """Change a page's tree (lxml) so that its layout as text says what a browser shows.
 
     Parts that are not shown go; cells that are merged leave their columns and rows; numbers of lists are as declared.
     """
-    apply_styles(tree, styles)
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
@@ -142,8 +142,8 @@ def _write_signs(tree: Any) -> None:
         outer = fonts.get(element.getparent(), "")
         face = element.get("face")
         given = _FONT.findall(f"{element.get('style', '')}{'' if face is None else f';font-family:{face}'}")
-        found = _SIGN_FONT.search(given[-1]) if given else None
-        fonts[element] = own = found[0] if found else "" if given else outer
+        found = _SIGN_FONT.match(given[-1]) if given else None
+        fonts[element] = own = found[1] if found else "" if given else outer
         for name, font in (("text", own), ("tail", outer)):
             if font and (said := getattr(element, name)):
                 signs = zip(said, glyphs(said, font), strict=True)
@@ -277,7 +277,7 @@ def _number(listing: Any) -> None:
     """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
     items, usual = listing.findall("li"), "decimal" if listing.tag == "ol" else BULLET
     usual = list_style(listing) or _LIST_STYLES.get(listing.get("type", ""), usual)
-    kinds = [list_style(item) or usual for item in items]
+    kinds = [list_style(item) or _LIST_STYLES.get(item.get("type", ""), usual) for item in items]
     if set(kinds) <= {BULLET} | ({"none"} if listing.tag == "ul" else set()):
         listing.tag = "ul"
         return
@@ -285,9 +285,9 @@ def _number(listing: Any) -> None:
     if set(kinds) == {"decimal"} and not counts and all(item.get("value") is None for item in items):
         return
     step = -1 if listing.get("reversed") is not None else 1
-    count = _integer(listing.get("start"), len(items) if step < 0 else 1)
+    count = integer(listing.get("start"), len(items) if step < 0 else 1)
     for item, kind in zip(items, kinds, strict=True):
-        count = _integer(item.get("value"), count)
+        count = integer(item.get("value"), count)
         number = "* " if kind == BULLET else f"{counted(count, kind)}. ".lstrip(". ")
         item.text = number + (item.text or "").lstrip()
         item.tag = "div"
@@ -311,8 +311,8 @@ def _spread(table: Any, spare: int) -> int:
             while column in reaching and spare > 0:
                 cell.addprevious(_from_above(row, column, reaching))
                 column, spare = column + 1, spare - 1
-            wide = min(max(_integer(cell.get("colspan"), 1), 1), _MOST_COLUMNS)
-            tall = _integer(cell.get("rowspan"), 1)
+            wide = min(max(integer(cell.get("colspan"), 1), 1), _MOST_COLUMNS)
+            tall = integer(cell.get("rowspan"), 1)
             said = " ".join(cell.itertext()).strip() if tall > 1 else ""
             for offset in range(wide if spare >= wide else 1):
                 if tall > 1:
@@ -336,15 +336,12 @@ def _from_above(row: Any, column: int, reaching: dict[int, tuple[int, str]]) -> 
     return made
 
 
-def _integer(value: str | None, default: int) -> int:
-    return int(value) if value is not None and re.fullmatch(r"\s*-?\d{1,6}\s*", value) else default
-
-
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
 _FONT = re.compile(r"(?<![\w-])font(?:-family)?\s*:([^;]*)", re.I)
-_SIGN_FONT = re.compile(r"\b(?:wingdings(?: [23])?|webdings|symbol)\b", re.I)
-"""In a browser, which may lack such a font, letters may stay letters; Outlook has it."""
+_SIGNS_FONT = r"(?:[^,]*\d[^\s,]*)?[\s\"']*(wingdings(?: [23])?|webdings|symbol)[\s\"']*(?:$|[,!])"
+_SIGN_FONT = re.compile(_SIGNS_FONT, re.I)
+"""The first font, perhaps behind its size. A browser may lack it, and show letters; Outlook has it."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
     r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I
@@ -378,7 +375,7 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 """Fields of forms without a text, or with one that is no value."""
 _DISPLAYED = re.compile(r"(?<![\w-])display\s*:\s*([\w-]+)\s*(!\s*important)?", re.I)
 _INVISIBLE = re.compile(r"(?<![\w-])visibility\s*:\s*hidden", re.I)
-_LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_LIST_STYLES = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _MOST_COLUMNS = 63
 _MOST_EMPTY = 20
 """Elements without a text between one and the text beside it."""
@@ -476,7 +473,8 @@ def _style(style: str, element: Any) -> None:
             continue
         if display := _DISPLAYED.match(directive.strip()):  # the library takes all that it does not know for inline
             value = display.group(1).lower()
-            directive = "" if "inline-" in value else f"display:{value if value in ('none', 'inline') else 'block'}"
+            left_out = "inline-" in value or value == "none"  # what is hidden has gone
+            directive = "" if left_out else f"display:{value if value == 'inline' else 'block'}"
         try:
             CssParse.attr_style(directive, element)
         except (ValueError, OverflowError):  # a length that is no number, or endless

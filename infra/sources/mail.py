@@ -28,6 +28,8 @@ _CHARSET = re.compile(
 )
 _HEAD_BYTES = 2**18
 _LONG_HEADERS = f"its headers have more than {_HEAD_BYTES:,} bytes"
+_AS_WINDOWS = {code: bytes([code]).decode("cp1252", "replace") for code in range(0x80, 0xA0)}
+"""Letters of Windows, where a mail calls its code page Latin 1."""
 _HTML, _RICH_BODY, _TRANSPORT, _RECIPIENT_TYPE = 0x1013, 0x1009, 0x7D, 0xC15
 """Properties of an Outlook mail (MS-OXPROPS): a page, compressed rich text, the headers it came with."""
 _LOGO_CHARS = 100_000
@@ -92,9 +94,10 @@ def _mails(stream: BinaryIO) -> Iterator[bytes]:
 def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield a mail that Outlook has saved, as `parse_eml` does.
 
-    Raises SourceError: ``broken``, ``no-text`` where its body is rich text alone.
+    Raises SourceError: ``broken``, ``encoding``, ``no-text`` where its body is rich text alone.
     """
     from oxmsg import Message
+    from oxmsg.domain.model import UnrecognizedCodePageError, UnsupportedEncodingError
 
     try:
         message = Message.load(stream.read())
@@ -115,20 +118,23 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
             or (f"{message.sent_date:%a, %d %b %Y %H:%M:%S %z}" if message.sent_date else ""),
             "Subject": message.subject,
         }
-        plain = message.body or ""
+        plain = (message.body or "").translate(_AS_WINDOWS)
         # Of `html_body` only what is text already: it takes the mail's code page for the page's.
         html = message.properties.binary_prop_value(_HTML) or (message.html_body or "").encode("utf-8", "replace")
         attached = [_Attached(one.file_name or one.mime_type or "") for one in message.attachments]
         rich = message.properties.binary_prop_value(_RICH_BODY)
     except (ValueError, TypeError, AttributeError, OSError, LookupError, AssertionError, struct.error) as error:
         raise SourceError("broken", "it is no Outlook mail, or a damaged one; save it again as .msg or .eml") from error
+    except (UnrecognizedCodePageError, UnsupportedEncodingError) as error:
+        raise SourceError("encoding", "its code page is not known; save the mail as .eml") from error
     if blank(plain) and not html and rich:
         raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
     forms = {"text/plain": "" if blank(plain) else plain, "text/html": _page(html, request) if html else ""}
     chosen, is_less = _preferred(forms)
     attached += [_Attached("", kind=_OTHER_FORM)] if is_less else []
     text = forms.get(chosen, plain)
-    yield _laid_out({name: " ".join(said.split()) for name, said in heads.items() if said}, [text], attached)
+    said = {name: " ".join(one.translate(_AS_WINDOWS).split()) for name, one in heads.items() if one}
+    yield _laid_out(said, [text], attached)
 
 
 def _mail(data: bytes, request: ParseRequest) -> Parsed:

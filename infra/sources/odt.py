@@ -88,6 +88,15 @@ def _form_value(control: Any) -> tuple[str, str]:
     return attribute(control, "id"), "" if kind in ("hidden", "password", "button", "file") else said
 
 
+def _old_form_value(mark: Any) -> str:
+    """Return what a form field of Word shows, as LibreOffice keeps it: a check box, the choice of a list."""
+    given = [(attribute(one, "name"), attribute(one, "value")) for one in mark]
+    if attribute(mark, "type").endswith("FORMCHECKBOX"):
+        return "☒" if ("Checkbox_Checked", "true") in given else "☐"
+    entries = [value for name, value in given if name == "Dropdown_ListEntry"]
+    return next((one for index, one in enumerate(entries) if ("Dropdown_Selected", str(index)) in given), "")
+
+
 def _not_read(body: Any) -> Counter[str]:
     """Count objects of other programs, and pictures of half a page: charts and formulas are objects, too."""
     found = Counter[str]()
@@ -170,10 +179,11 @@ class _Text:
         words, look = TextLine(), self._looks.of(attribute(paragraph, "style-name"), "paragraph")
         hidden = any(attribute(one, "is-hidden") == "true" for one in paragraph.iter("{*}hidden-paragraph"))
         self._inline(paragraph, words, {**look, "display": "none"} if hidden else look)
-        if words.text or (look.get("display") != "none" and not hidden):
+        if words.text or not hidden:
             unlisted = listed is None and self._looks.is_unlisted(attribute(paragraph, "style-name"))
             numbered = attribute(paragraph, "is-list-header") != "true" and not unlisted
-            yield (self._numbers.next(paragraph, listed) if numbered else "") + words.text
+            number = self._numbers.next(paragraph, listed) if numbered else ""  # what a style hides counts as well
+            yield from [number + words.text] if words.text or look.get("display") != "none" else []
         asides, self._asides = self._asides, []
         yield from asides
 
@@ -189,6 +199,8 @@ class _Text:
             elif name == "control":
                 value, apart = self._values.get(attribute(part, "control")), (part.tail or "x")[0].isalnum()
                 self._say(f"{value}{' ' * apart}" if value else "", words, look)
+            elif name == "fieldmark":
+                self._say(_old_form_value(part), words, look)
             elif name in _ASIDES:
                 self._aside(part, _ASIDES[name])
             elif (

@@ -87,7 +87,7 @@ def xml(data: bytes) -> Any:
 
 def drawn_lines(element: Any) -> Iterator[str]:
     """Yield the paragraphs of a drawing that are not empty, with their numbers (DrawingML, ECMA-376 part 1, 21.1.2)."""
-    counts, body = dict[int, tuple[str, int]](), None
+    counts, body = dict[int, tuple[tuple[str, str], int]](), None
     for paragraph in element.iter("{*}p"):
         if body is not paragraph.getparent():
             counts, body = {}, paragraph.getparent()
@@ -111,14 +111,14 @@ _NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})(Period|ParenR|ParenBoth|Plain)")
 _AROUND = {"Period": "{}. ", "ParenR": "{}) ", "ParenBoth": "({}) ", "Plain": "{} "}
 
 
-def _number(paragraph: Any, counts: dict[int, tuple[str, int]]) -> str:
+def _number(paragraph: Any, counts: dict[int, tuple[tuple[str, str], int]]) -> str:
     """Return the number of a paragraph that has one, or a bullet that says something (21.1.2.4).
 
     `counts` has the kinds of numbers of its text so far, by level, and how far they have come.
     """
     look = child(paragraph, "pPr")
     level, numbering = integer(look, "lvl", 0), child(look, "buAutoNum")
-    kind = attribute(numbering, "type")
+    kind = attribute(numbering, "type"), attribute(numbering, "startAt")
     for other in [one for one in counts if one > level or (one == level and counts[one][0] != kind)]:
         del counts[other]
     if numbering is None:
@@ -126,7 +126,7 @@ def _number(paragraph: Any, counts: dict[int, tuple[str, int]]) -> str:
         return "" if sign == "•" else f"{sign} "
     count = counts.get(level, (kind, integer(numbering, "startAt", 1) - 1))[1] + 1
     counts[level] = kind, count
-    found = _NUMBER.match(kind)
+    found = _NUMBER.match(kind[0])
     style, around = found.groups() if found else ("arabic", "Period")
     return _AROUND[around].format(counted(count, _NUMBERS[style]))
 

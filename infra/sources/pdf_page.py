@@ -148,6 +148,9 @@ def _upright(document: Any, index: int) -> Any:
         turn = turn.translate(-left, -bottom)
         raw.FPDFPage_TransFormWithClip(page, turn, None)
         raw.FPDFPage_TransformAnnots(page, *turn.get())
+        for note, place, corners in _strikes(page):  # which pdfium leaves as they are
+            turned = [side for corner in corners for side in turn.on_point(*corner)]
+            raw.FPDFAnnot_SetAttachmentPoints(note, place, raw.FS_QUADPOINTSF(*turned))
         page.set_mediabox(0, 0, right - left, top - bottom)
         page.set_cropbox(0, 0, right - left, top - bottom)
     page.set_rotation(0)
@@ -201,12 +204,21 @@ def _lines(page: Any) -> Iterator[_Line]:
             figure = figure.container
         if top - bottom <= _THIN <= right - left and _is_drawn(line):
             yield _Line((bottom + top) / 2, left, right)
+    for _, _, corners in _strikes(page):
+        across, up = zip(*corners, strict=True)
+        yield _Line((min(up) + max(up)) / 2, min(across), max(across))
+
+
+def _strikes(page: Any) -> Iterator[tuple[Any, int, list[tuple[float, float]]]]:
+    """Yield the marks with which readers struck words out: the note, and the number and corners of each line."""
+    from pypdfium2 import raw
+
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         note, at = raw.FPDFPage_GetAnnot(page, index), raw.FS_QUADPOINTSF()
         if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_STRIKEOUT and not raw.FPDFAnnot_GetFlags(note) & _UNSEEN:
             for place in range(raw.FPDFAnnot_CountAttachmentPoints(note)):
                 raw.FPDFAnnot_GetAttachmentPoints(note, place, at)
-                yield _Line((at.y1 + at.y3) / 2, min(at.x1, at.x3), max(at.x2, at.x4))
+                yield note, place, [(at.x1, at.y1), (at.x2, at.y2), (at.x3, at.y3), (at.x4, at.y4)]
         raw.FPDFPage_CloseAnnot(note)
 
 
@@ -309,19 +321,21 @@ def _filled_in(
     """
     text, body, shown = chars.text, list[_Char](), list[_Char]()
     for number, sign in enumerate(_signs(chars.page) if fields else ()):
-        if not printed[sign]:
-            shown.append(chars[number])
-        elif chars[number].size and text[chars[number].place].strip():
-            body.append(chars[number])
+        if (one := chars[number]).place >= 0 and text[one.place].strip():
+            if not printed[sign]:
+                shown.append(one)
+            elif one.size:
+                body.append(one)
         printed[sign] -= printed[sign] > 0
     values, moved = defaultdict[int, list[str]](list), set[int]()
-    for field, own in _shown(fields, shown).items():
-        said = " ".join(text[min(own) : max(own) + 1].split()) if own else ""
+    for field, own in _shown(fields, shown, text).items():
+        stretch = range(min(own), len(text) - len(text[max(own) + 1 :].lstrip())) if own else range(0)
+        said = " ".join("".join(text[place] for place in stretch if place in own or text[place].isspace()).split())
         if field.kind == "box":
             said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick
         elif field.kind == "list" or not said or "".join(field.value.split()) == "".join(said.split()):
             said = " ".join(field.value.split())  # a cell for each digit makes no spaces
-        moved.update(own)
+        moved.update(place for place in stretch if place in own or text[place].isspace())
         if said:
             values[_spot(field, body) or len(text)].append(said)
     between = [" ", *text, " "]  # before a place, and at it
@@ -332,17 +346,20 @@ def _filled_in(
     return list(spaced), moved
 
 
-def _shown(fields: list[_Field], shown: list[_Char]) -> dict[_Field, list[int]]:
+def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, set[int]]:
     """Return the fields row by row, each with the places in the text of what the page shows in it."""
     ordered = sorted(fields, key=lambda field: (-field.bottom, field.left))
-    places: dict[_Field, list[int]] = {field: [] for field in ordered}
-    owner: _Field | None = None
+    places: dict[_Field, set[int]] = {field: set() for field in ordered}
+    owner, said = None, ""  # the field that the last letter is of, and its letters so far
     for was, one in pairwise([_NO_CHAR, *shown]):
-        inside = next((field for field in fields if _is_within(one, field)), None)
-        # Words may go on behind their field.
-        owner = inside or (owner if abs(one.line - was.line) < _TOUCH else None)
-        if owner and one.place >= 0:
-            places[owner].append(one.place)
+        said += text[one.place]
+        if not owner or not "".join(owner.value.split()).startswith(said):  # else it may be drawn over other fields
+            inside = next((field for field in fields if _is_within(one, field)), None)
+            # Words may go on behind their field.
+            inside = inside or (owner if abs(one.line - was.line) < _TOUCH else None)
+            owner, said = inside, said if inside is owner else text[one.place]
+        if owner:
+            places[owner].add(one.place)
     return places
 
 

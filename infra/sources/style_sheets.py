@@ -19,8 +19,8 @@ _NO_RULE = re.compile(
     r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;|@media[^{@]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I
 )
 _DECLARED = re.compile(
-    r"(?<![\w-])(counter-reset|counter-increment|content|display|vertical-align|text-decoration|list-style)"
-    r"(?:-line|-type)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
+    r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style)"
+    r"(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
     re.I,
 )
 WAS = "data-was"
@@ -111,15 +111,15 @@ class _Selectors:
 def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRule]:
     """Return the rules of style sheets that change what a page says, those whose selectors are simple.
 
-    Elements that a page hides are read, since a click may show them; a mail (`is_mail`) has no clicks. Lists without a
-    class keep their numbers.
+    Elements that a page hides are read, since a click may show them; a mail (`is_mail`) has no clicks, and its fonts
+    count. Lists without a class keep their numbers.
     """
     found = []
     for block in (block for sheet in sheets for block in _NO_RULE.sub("", sheet).split("}")):
         selectors, _, said = block.rpartition("{")
         declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
         if not is_mail:
-            declared.pop("display", None)
+            declared = {name: text for name, text in declared.items() if name not in ("display", "font")}
         names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split())) if declared else ""
         for selector in filter(None, names.split(",")):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
@@ -150,6 +150,7 @@ def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
         own = [f"{name}:{said}" for (before, name), said in declared.items() if not before and name not in _COUNTING]
         if own:
             element.set("style", "; ".join([*own, element.get("style", "")]))
+        counters.count_list(element)
         for is_before in (False, True) if declared else ():
             counters.reset(element, declared.get((is_before, "counter-reset"), ""))
             counters.increment(element, declared.get((is_before, "counter-increment"), ""))
@@ -157,6 +158,11 @@ def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
             element.text = f"{said} {(element.text or '').lstrip()}"
             if element.tag == "li":  # its own number is hidden somehow
                 element.set("style", f"{element.get('style', '')}; list-style: none")
+
+
+def integer(value: str | None, default: int) -> int:
+    """Return the number that an attribute gives; `default`: it gives none."""
+    return int(value) if value is not None and re.fullmatch(r"\s*-?\d{1,6}\s*", value) else default
 
 
 def list_style(element: Any) -> str:
@@ -189,6 +195,15 @@ class _Counters:
             values = self._reaching(element, name) or self._values[name]
             holder, value = values.pop() if values else (element.getparent(), 0)
             values.append((holder, value + int(step or 1)))
+
+    def count_list(self, element: Any) -> None:
+        """Count a list's items, as it does itself."""
+        if element.tag in ("ol", "ul"):
+            self.reset(element, f"list-item {integer(element.get('start'), 1) - 1}")
+        elif element.tag == "li":
+            self.increment(element, "list-item")
+            holder, count = self._values["list-item"].pop()
+            self._values["list-item"].append((holder, integer(element.get("value"), count)))
 
     def content(self, element: Any, said: str) -> str:
         """Return a text with counters; empty where it has none."""

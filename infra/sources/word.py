@@ -178,7 +178,15 @@ class _Text:
                 if after is not None and local_name(after) in (name, "e"):
                     words.add(_BETWEEN[name])
             elif "code" not in self._fields:
-                words.add(_word(part))
+                words.add(self._word(part))
+
+    def _word(self, element: Any) -> str:
+        if local_name(element) == "sym":
+            code = attribute(element, "char")
+            return glyphs(chr(int(code, 16)) if _CODE.fullmatch(code) else "\ufffd", attribute(element, "font"))
+        if element.tag.endswith("}t"):
+            return glyphs(element.text or "", attribute(self._given(element.getparent(), "rFonts"), "ascii"))
+        return _BREAKS[local_name(element)]
 
     def _given(self, run: Any, setting: str) -> Any:
         return self._numbers.given(child(run, "rPr"), setting, self._style)
@@ -362,16 +370,6 @@ def _level(element: Any) -> _Level:
 def _number_of(level: Any) -> int:
     value = attribute(level, "ilvl")
     return int(value) if value.isdigit() and int(value) < _MOST_LEVELS else 0
-
-
-def _word(element: Any) -> str:
-    if local_name(element) == "sym":
-        code = attribute(element, "char")
-        return glyphs(chr(int(code, 16)) if _CODE.fullmatch(code) else "\ufffd", attribute(element, "font"))
-    if element.tag.endswith("}t"):
-        font = attribute(child(child(element.getparent(), "rPr"), "rFonts"), "ascii")
-        return glyphs(element.text or "", font)
-    return _BREAKS[local_name(element)]
 
 
 def _bracketed(said: str, part: Any) -> str:

@@ -38,10 +38,10 @@ def examine(config: Config) -> list[Check]:
         return ReaderSpec(config)
 
     checks: list[tuple[str, Callable[[Config], str]]] = [
-        ("cores", _cores),
+        ("cores", lambda config: f"{usable_cores()} usable of {os.cpu_count()}"),
         ("memory", _memory),
         ("disk", _disk),
-        ("parser", _parser),
+        ("parser", lambda config: f"reads with {available()}" if config.ingest.confine else "not confined"),
         ("accelerator", _accelerator),
         ("number format", _number_format),
         ("pace", partial(_pace, reader)),
@@ -74,10 +74,6 @@ def _check(name: str, check: Callable[[Config], str], config: Config) -> Check:
         return {"check": name, "ok": False, "found": f"{error}"}
 
 
-def _cores(config: Config) -> str:
-    return f"{usable_cores()} usable of {os.cpu_count()}"
-
-
 def _memory(config: Config) -> str:
     memory = psutil.virtual_memory()
     need = 2 + config.engine.kv_cache_gib if config.engine.kind == "vllm" else 1
@@ -94,10 +90,6 @@ def _disk(config: Config) -> str:
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "/"
     return f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free at {config.store}"
-
-
-def _parser(config: Config) -> str:
-    return f"parses sources with {available()}" if config.ingest.confine else "not confined: ingest.confine is false"
 
 
 def _accelerator(config: Config) -> str:

@@ -205,7 +205,8 @@ def draw_lines(axes: Any, rows: Rows, metric: Metric, *, window: int = 1) -> Non
     With a `window` above 1, lines are thin, with their moving average on top.
     """
     for i, (name, label) in enumerate(metric.lines):
-        _line(axes, _scaled(series(rows, name), metric), COLOURS[i], style=_STYLES[i], window=window)
+        line = {step: (_PERCENT if metric.share else 1) * value for step, value in series(rows, name).items()}
+        _line(axes, line, COLOURS[i], style=_STYLES[i], window=window)
         if label:
             axes.plot([], [], color=COLOURS[i], ls=_STYLES[i], lw=1.6, label=label)
     if len(metric.lines) > 1:
@@ -281,7 +282,3 @@ def _same_scale(column: Sequence[Any]) -> None:
     limits = [limit for axes in column for limit in axes.get_ylim()]
     for axes in column:
         axes.set_ylim(min(limits), max(limits))
-
-
-def _scaled(line: Line, metric: Metric) -> dict[int, float]:
-    return {step: (_PERCENT if metric.share else 1) * value for step, value in line.items()}

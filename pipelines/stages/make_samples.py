@@ -85,7 +85,9 @@ def _make(
     number, start, stop = part
     known = haystack(texts) if suite.is_made else []
     samples = islice(suite.groups()[number].samples(reader.tokenizer, known), start, stop)
-    return part, [Taken(replace(sample, pieces=_none), name) for sample, name in _written(corpus, run_id, samples)]
+    return part, [
+        Taken(replace(sample, pieces=partial(iter, ())), name) for sample, name in _written(corpus, run_id, samples)
+    ]
 
 
 def _written(corpus: Corpus, run_id: str, samples: Iterator[Sample]) -> Iterator[tuple[Sample, str]]:
@@ -125,10 +127,6 @@ def _document(sample: Sample, source: str, doc_id: str, text: str, first_seen: d
         "first_seen": first_seen,
         "warnings": None,
     }
-
-
-def _none() -> Iterator[str]:
-    return iter(())
 
 
 def write_files(suite: Suite, texts: tuple[str, ...], tokenizer: Tokenizer, folder: Path) -> list[tuple[Path, int]]:

@@ -88,7 +88,8 @@ def visible_answers(
     names = None if columns is None else list(dict.fromkeys([*_NEEDED, *columns]))
     chosen = pc.field("scope") == "archive" if bucket is None else bucket.contains("content_hash")
     answers = Table(corpus.store, "answers").read(corpus.name, names, chosen)
-    answers = _without(answers, rule.sampled if withheld else (*rule.sampled, *rule.withheld))
+    unseen = pa.array(rule.sampled if withheld else (*rule.sampled, *rule.withheld), pa.string())
+    answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=unseen)))
     answers = answers.filter(pc.equal(answers["scope"], "archive" if bucket is None else "document"))
     answers = answers.append_column("rank", pa.repeat(0, answers.num_rows) if bucket is None else rule.ranks(answers))
     key = ["question"] if bucket is None else ["content_hash", "question"]
@@ -195,10 +196,6 @@ def changed_since(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, str
             told = f"{unread:,} not read, {gone:,} gone or changed"
             result[answer["reading_id"]] = f"of other documents than now: {told}"
     return result
-
-
-def _without(answers: pa.Table, runs: Sequence[str]) -> pa.Table:
-    return answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(runs, pa.string()))))
 
 
 def reader_warnings(warnings: Sequence[str] | None, review: str | None) -> list[str]:

@@ -103,6 +103,7 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
         ),
         ("<ol><li style='list-style:none'>x<li style='list-style-type:lower-alpha'>x<li>x</ol>", ["b.", "3."]),
         ("<ol type=a start=27><li>x<li>x</ol>", ["aa.", "ab."]),
+        ("<ol><li type=a>x<ol><li type=i>x</ol><li type=a>x</ol>", ["a.", "i.", "b."]),
     ],
 )
 def test_lists_have_the_numbers_that_are_shown(listing, numbers):
@@ -130,6 +131,12 @@ def test_lists_have_the_numbers_that_are_shown(listing, numbers):
             "body{counter-reset:c 4} .a h2:before{counter-increment:c;content:'\\a7  ' counter(c,upper-roman) ';'}",
             "<div class=a><p><h2>Term</h2></div><h2>None</h2><div class=a><h2>Law</h2></div>",
             ["§ V; Term", "None", "§ VI; Law"],
+        ),
+        (
+            "ol{list-style:none} ol.c>li:before{content:counter(list-item,lower-alpha) ')'} "
+            ".d li:before{content:counters(list-item,'.')}",
+            "<ol class=c start=3><li>Rent<li>Tax</ol><ol class=d><li>Term<ol><li>Start<li>End</ol><li value=5>Fee</ol>",
+            ["c) Rent", "d) Tax", "1 Term", "1.1 Start", "1.2 End", "5 Fee"],
         ),
         ("p:before{content:'x'} p + p:before{content:counter(c)}", "<p>One<p>Two", ["One", "Two"]),
         (

@@ -42,6 +42,16 @@ def test_people_of_an_outlook_mail_are_named_as_in_any_mail():
     assert outlook(msg({SUBJECT: "Offer", BODY: "Five"}, recipients=people)).text == said
 
 
+def test_letters_of_windows_are_read_in_a_mail_that_says_latin_1():
+    document = outlook(msg({SUBJECT: "Offer \x96 \x80", BODY: "\x80200 \x93final\x94"}))
+    assert document.title == "Offer – €" and document.text.endswith("€200 “final”")
+
+
+def test_an_unknown_code_page_is_said():
+    with pytest.raises(SourceError, match=r"its code page is not known; save the mail as \.eml"):
+        outlook(msg({SUBJECT: "Offer", BODY: "Five", 0x3FDE: 38_598}))
+
+
 def test_an_outlook_mail_with_endless_headers_is_refused(monkeypatch):
     monkeypatch.setattr("infra.sources.mail._HEAD_BYTES", 100)
     with pytest.raises(SourceError, match="its headers have more than") as caught:
@@ -218,15 +228,28 @@ def test_a_font_of_signs_ends_where_another_one_begins(tmp_path):
     assert document.text.split()[-8:] == ["•", "Rent", "is", "500", "EUR", "✓", "Approved", "•"]
 
 
+def test_a_style_sheet_sets_a_font_of_signs_and_only_its_first_font_counts(tmp_path):
+    sheet = (
+        "body{font-family:-apple-system,'Segoe UI','Segoe UI Symbol'} .b{font:10pt Wingdings} .s{font-family:Symbol}"
+    )
+    page = "<p>5 <span class=s>m</span>g</p><p><span class=b>þ</span> yes</p>"
+    page += "<p style='font-family:\"Segoe UI Symbol\",serif'>clause B</p>"
+    mail = f"From: a@b.c\nContent-Type: text/html; charset=utf-8\n\n<style>{sheet}</style>{page}"
+    (tmp_path / "a.eml").write_text(mail, encoding="utf-8")
+    (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
+    assert document.text.split()[-6:] == ["5", "μg", "☑", "yes", "clause", "B"]
+
+
 def test_what_a_mail_hides_and_shows_again_is_read(tmp_path):
     sheet = ".desktop{display:none} .body .desktop{display:block} td .m{display:none} td span.on{display:inline}"
+    sheet += " .k{display:block !important}"
     page = "<div class=body><p class=desktop>order 4711</p></div><p class=desktop>gone</p>"
     page += "<table><tr><td><span class='m on'>code 1234</span><span class=m>no</span></td></tr></table>"
-    page += "<p class=m style='display:none'>none</p>"
+    page += "<p class=m style='display:none'>none</p><p class=k style='display:none'>kept</p>"
     mail = f"From: a@b.c\nContent-Type: text/html\n\n<style>{sheet}</style>{page}"
     (tmp_path / "a.eml").write_text(mail)
     (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
-    assert document.text.split()[-4:] == ["order", "4711", "code", "1234"]
+    assert document.text.split()[-5:] == ["order", "4711", "code", "1234", "kept"]
 
 
 def test_headers_may_be_in_the_encoding_of_the_text():

@@ -122,6 +122,16 @@ def test_what_forms_show_is_read():
     assert text(body + p(beside)) == "1,275 euros June Rent:"
 
 
+def test_form_fields_of_word_show_what_was_chosen():
+    def field(kind: str, **given: str) -> str:
+        inside = "".join(f"<text:param text:name='{name[:-1]}' text:value='{said}'/>" for name, said in given.items())
+        return f"<text:fieldmark text:type='vnd.oasis.opendocument.field.{kind}'>{inside}</text:fieldmark>"
+
+    law = field("FORMDROPDOWN", Dropdown_ListEntry1="Italy", Dropdown_ListEntry2="France", Dropdown_Selected1="1")
+    boxes = field("FORMCHECKBOX", Checkbox_Checked1="true") + field("FORMCHECKBOX") + field("FORMDROPDOWN")
+    assert text(p(f"Law: {law}. {boxes}")) == "Law: France. ☒☐"
+
+
 def test_a_shape_stands_after_its_paragraph_without_what_says_what_is_drawn():
     shape = "<draw:custom-shape><svg:title>Box</svg:title><text:p>One</text:p><text:p>Two</text:p></draw:custom-shape>"
     picture = "<draw:frame><draw:image/><svg:title>T</svg:title><svg:desc>A tree</svg:desc></draw:frame>"
@@ -180,6 +190,13 @@ def test_numbers_of_lists_are_computed():
         "1. Anew",
         "5. Fifth",
     ]
+
+
+def test_a_paragraph_that_its_style_hides_is_counted():
+    hidden = item('<text:p text:style-name="H">secret</text:p>')
+    body = f'<text:list text:style-name="L">{item(p("one"))}{hidden}{item(p("three"))}</text:list>'
+    styles = LEVELS + style("H", 'text:display="none"', "paragraph")
+    assert text(body, automatic=styles).split("\n") == ["1. one", "3. three"]
 
 
 def test_headings_are_numbered_by_their_outline():

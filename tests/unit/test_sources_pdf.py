@@ -100,6 +100,37 @@ def test_a_page_that_is_shown_turned_is_read_as_it_is_shown():
         assert parsed(f"{matrix} cm {text}", page, form, field.format(place)).text.endswith(shown)
 
 
+def test_words_that_readers_struck_on_a_turned_page_are_marked():
+    text = "0 1 -1 0 600 0 cm BT /F 12 Tf 50 500 Td (Fee is void) Tj ET"
+    corners = "91 50 91 106 104 50 104 106"  # of the words, as the page is written
+    note = f"<</Type/Annot/Subtype/StrikeOut/F 4/QuadPoints[{corners}]/Rect[88 48 106 108]>>"
+    assert parsed(text, "/Rotate 90/Annots[8 0 R]", "", note).text.endswith("~~Fee is void~~")
+
+
+def test_a_value_that_is_drawn_over_others_on_a_turned_page_is_read_whole():
+    head = "<</Type/Annot/Subtype/Widget/FT/Tx/F 4/MK<</R 90>>/DA(/F 10 Tf 0 g)"
+    fields = [f"{head}/T(a)/V(1,200)/Rect[88 130 104 250]>>", f"{head}/T(b)/V(5,000)/Rect[118 130 134 250]>>"]
+    form = "/AcroForm<</NeedAppearances true/Fields[8 0 R 9 0 R]/DA(/F 10 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
+    text = "0 1 -1 0 600 0 cm BT /F 12 Tf 50 500 Td (Rent:) Tj 0 -30 Td (Deposit:) Tj ET"
+    read = parsed(text, "/Rotate 90/Annots[8 0 R 9 0 R]", form, *fields).text.split("\n\n", 1)[1]
+    assert read.split() == "Rent: 1,200 Deposit: 5,000".split()
+
+
+def test_a_printed_word_beside_a_field_is_said_once():
+    look = "<</Type/XObject/Subtype/Form/BBox[0 0 150 16]/Resources<</Font<</F 6 0 R>>>>>>"
+    head = "<</Type/Annot/Subtype/Widget/FT/Tx/F 4/DA(/F 12 Tf 0 g)"
+    fields = [
+        f"{head}/T(a)/V(Ann)/Rect[150 696 300 712]/AP<</N 9 0 R>>>>",
+        stream("BT /F 12 Tf 2 4 Td (Ann) Tj ET", look),
+        f"{head}/T(b)/V(5,000)/Rect[150 666 300 682]/AP<</N 11 0 R>>>>",
+        stream("BT /F 12 Tf 2 4 Td (5,000) Tj ET", look),
+    ]
+    form = "/AcroForm<</Fields[8 0 R 10 0 R]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
+    text = "BT /F 12 Tf 50 700 Td (Tenant:) Tj 0 -30 Td (Rent:) Tj 300 30 Td (Form 12) Tj ET"
+    read = parsed(text, "/Annots[8 0 R 10 0 R]", form, *fields).text.split("\n\n", 1)[1]
+    assert read.splitlines() == ["Tenant: Ann", "Rent: 5,000", "Form 12"]
+
+
 def test_small_digits_above_the_line_are_no_digits_of_their_number():
     power = "/F 7 Tf 5 Ts ({}) Tj 0 Ts /F 12 Tf"
     text = f"(10) Tj {power.format('-6')} ( m, 1,000) Tj {power.format('12')} ( to \\(5\\)) Tj {power.format('3')}"

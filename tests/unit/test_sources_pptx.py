@@ -88,6 +88,15 @@ def test_numbers_begin_anew_with_another_kind_and_bullets_that_say_something_are
     assert document.text.split("\n") == [*numbers, "✓ is in", "✗ is out", "plain"]
 
 
+def test_numbers_begin_anew_where_a_list_starts_at_another_number():
+    starts = ("", "", "startAt='5'", "startAt='5'", "")
+    items = "".join(
+        f"<a:p><a:pPr><a:buAutoNum type='arabicPeriod' {start}/></a:pPr><a:r><a:t>x</a:t></a:r></a:p>"
+        for start in starts
+    )
+    assert parsed(pptx({"s": f"<p:sp>{items}</p:sp>"})).text.split() == "1. x 2. x 5. x 6. x 1. x".split()
+
+
 def test_letters_in_fonts_of_signs_are_signs():
     runs = (("latin", "Symbol", "m"), ("sym", "Wingdings", "g \uf0e8"))
     said = "".join(

@@ -286,6 +286,16 @@ def test_signs_of_the_font_symbol_are_what_it_shows():
     assert text(paragraph(body)) == "dose ≥±5 μg at ΔT"
 
 
+def test_a_style_may_set_a_font_of_signs():
+    look = '<w:style w:styleId="{}"><w:rPr><w:rFonts w:ascii="{}"/></w:rPr></w:style>'
+    styles = look.format("S", "Symbol") + look.format("B", "Wingdings")
+    letter = '<w:r><w:rPr><w:rStyle w:val="S"/></w:rPr><w:t>m</w:t></w:r>'
+    box = paragraph(
+        run("þ") + '<w:r><w:rPr><w:rFonts w:ascii="Arial"/></w:rPr><w:t> yes</w:t></w:r>', '<w:pStyle w:val="B"/>'
+    )
+    assert text(paragraph(run("5 ") + letter + run("g")) + box, {"styles": styles}).splitlines() == ["5 μg", "☑ yes"]
+
+
 def test_a_sign_that_is_not_known_is_said():
     body = paragraph('<w:r><w:sym w:font="Webdings" w:char="F021"/><w:sym w:font="MS Gothic" w:char="2612"/></w:r>')
     (document,) = parse_docx(io.BytesIO(docx(body)), ParseRequest("a.docx", IngestConfig()))

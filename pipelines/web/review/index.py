@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from infra.store.schemas import FeedbackRow
-from memagent.quality.verdicts import Review, Verdict, VerdictKind, judges, review
+from memagent.quality.verdicts import Verdict, VerdictKind, judges, review
 from memagent.records import TextSpan
 
 VERSION = "11"
@@ -178,7 +178,8 @@ def settle(connection: sqlite3.Connection, subjects: Iterable[Subject]) -> None:
             pair,
         ).fetchall():
             found = review(verdicts, item["answer"])
-            status, shown = (REVIEWS.index(found.status), _other(found, item["answer"])) if found else (0, None)
+            status, other = (REVIEWS.index(found.status), found.answer) if found else (0, "")
+            shown = other if found and found.status == "corrected" and other != item["answer"] else None
             state = STATES.index("found" if (item["answer"] if shown is None else shown) else "not found")
             values = (state, status, len(people), item["id"])
             connection.execute("UPDATE item SET state = ?, review = ?, reviewers = ? WHERE id = ?", values)
@@ -202,10 +203,6 @@ def forget(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     """Delete items."""
     connection.executemany("DELETE FROM item WHERE id = ?", [(item,) for item in ids])
     connection.executemany("DELETE FROM detail WHERE id = ?", [(item,) for item in ids])
-
-
-def _other(found: Review, answer: str) -> str | None:
-    return found.answer if found.status == "corrected" and found.answer != answer else None
 
 
 def _verdict(row: Mapping[str, object]) -> Verdict:
