@@ -38,8 +38,9 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.schemas import ANSWERS, DOCUMENTS, TEXTS
 from memagent.records import LEVELS, text_hash
-from pipelines.flows.serve import free_port
 from pipelines.views.visible_answers import AnswerRule, visible_answers
+from pipelines.web.address import Address
+from pipelines.web.server import listen
 
 CORPUS = "contracts"
 START = datetime(2026, 8, 1, 2, 15, tzinfo=UTC)
@@ -150,7 +151,8 @@ class Served:
     """The review server in a process of its own."""
 
     def __init__(self, store: Store, home: Path, reviewers: list[str]) -> None:
-        self.port = free_port()
+        with closing(listen(Address(0))) as listening:
+            self.port = listening.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "memagent", "review", "--store", store.url, "--port", str(self.port)]
         command += [f"--reviewer={name}" for name in reviewers]

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,8 +23,9 @@ from memagent.evaluation.needles import KINDS, Kind, Needle, make_needles, plant
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Json, text_hash
-from pipelines.flows.serve import Server, free_port, variables
+from pipelines.flows.serve import Server, variables
 from pipelines.web.address import Address
+from pipelines.web.server import listen
 
 if TYPE_CHECKING:
     from infra.store.runs import RunSummary
@@ -89,7 +90,7 @@ def _prefect(home: Path) -> AbstractContextManager[Server | None]:
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     if "PREFECT_API_URL" in os.environ:
         return nullcontext()
-    address, auth = Address(free_port()), f"demo:{secrets.token_urlsafe(32)}"
+    address, auth = Address(_free_port()), f"demo:{secrets.token_urlsafe(32)}"
     server = Server(address, {**os.environ, **variables(address, auth), "PREFECT_UI_ENABLED": "false"})
     os.environ.update(PREFECT_API_URL=f"{server.url}/api", PREFECT_API_AUTH_STRING=auth)
     return server
@@ -162,6 +163,11 @@ def _installed() -> Iterator[tuple[str, str, str]]:
             except (OSError, UnicodeDecodeError):
                 continue
             yield f"{package}-{file.name.split('.')[0]}".lower(), str(file), text
+
+
+def _free_port() -> int:
+    with closing(listen(Address(0))) as listening:
+        return int(listening.getsockname()[1])
 
 
 def _show(config: Config, nightly: "RunSummary", bulk: "RunSummary", seconds: float) -> int:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Unpack, cast
 
@@ -96,7 +97,8 @@ class Recorder:
         """Write the curve."""
         self._saved = time.monotonic()
         lines = "".join(json.dumps(point) + "\n" for point in self._points)
-        self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
+        with suppress(OSError):  # whatever the run writes next says what is wrong with the store
+            self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
 
 
 def keep_ingest(store: Store, run_id: str, summary: IngestSummary) -> None:

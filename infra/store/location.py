@@ -1,6 +1,6 @@
 """The store: one URL, a local folder or ``s3://``. No other module distinguishes the two.
 
-Also what is known of a full disk, and how room on one is held.
+Also what is said of a store that cannot be used, and how room on a disk is held.
 """
 
 import errno
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlparse
@@ -80,7 +80,7 @@ class Store:
     @cached_property
     def fs(self) -> Any:
         """The fsspec file system. s3fs is not fork-safe and caches listings, hence the settings."""
-        return file_system(self.url)
+        return _S3(file_system(self.url)) if self.is_s3 else file_system(self.url)
 
     @cached_property
     def arrow(self) -> pa_fs.FileSystem:
@@ -322,6 +322,25 @@ class Corpus:
     name: str
 
 
+class _S3:
+    """A file system of S3, whose errors are those of the system: botocore's, of a server that is away, are none."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(_asked, getattr(self._files, name))
+
+
+def _asked(ask: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
+
+    try:
+        return ask(*arguments, **named)
+    except BotoCoreError as error:
+        raise ConnectionError(errno.EHOSTDOWN, f"S3 does not answer: {error}") from error
+
+
 def probe(url: str) -> None:
     """Ask S3 for one name below a URL: where nobody answers, that is said soon. Raises what s3fs and botocore raise."""
     bucket, _, key = url.removeprefix("s3://").rstrip("/").partition("/")
@@ -383,6 +402,46 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def is_full(error: BaseException | None) -> bool:
     """Whether an error says that a disk is full."""
     return isinstance(error, OSError) and error.errno in _FULL
+
+
+_ADVICE = {
+    errno.ENOSPC: "no space is left on the disk: free some, and run the same command again; it goes on where it was",
+    errno.EDQUOT: "the disk quota is used up: free some space, and run the same command again; it goes on where it was",
+    errno.EROFS: "the disk is read-only: give a --store that can be written, or mount it for writing",
+    errno.EACCES: "permission denied: give this user, or these keys, the right to write there, or give another --store",
+    errno.EHOSTDOWN: "S3 does not answer (AWS_ENDPOINT_URL): run the same command again; it goes on where it was",
+}
+_NUMBERS = {"Generic S3 error": errno.EHOSTDOWN, "NETWORK_CONNECTION": errno.EHOSTDOWN, "ACCESS_DENIED": errno.EACCES}
+"""Words of deltalake and Arrow, and the error that they mean."""
+_RUST = re.compile(r"os error (\d+)")
+"""How deltalake names the system's error."""
+
+
+def storage_error(error: BaseException) -> str | None:
+    """Return what to tell of an error that the disk or S3 is the reason of; None for any other."""
+    for cause in _chain(error):
+        number = cause.errno if isinstance(cause, OSError) else None
+        if number not in _ADVICE and (match := _RUST.search(str(cause))):
+            number = int(match[1])
+        if number not in _ADVICE:
+            denied = errno.EACCES if isinstance(cause, PermissionError) else None
+            number = next((code for words, code in _NUMBERS.items() if words in str(cause)), denied)
+        if number in _ADVICE:
+            file = getattr(cause, "filename", None)
+            return f"{file}: {_ADVICE[number]}" if file else _ADVICE[number]
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it comes from; Ray keeps a worker's error in `cause`."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, BaseException) and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [getattr(one, "cause", None), one.__cause__, one.__context__]
 
 
 class DiskReserve:

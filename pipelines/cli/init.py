@@ -106,7 +106,8 @@ def init(
         chosen[key] = given_now
         return given_now
 
-    answer("store", "Where is everything kept (a folder, or s3://bucket/prefix)?", store, ".memagent")
+    place = answer("store", "Where is everything kept (a folder, or s3://bucket/prefix)?", store, ".memagent")
+    chosen["store"] = place if "://" in place else str(Path(place).expanduser().absolute())
     kind = answer("engine.kind", f"Which engine ({', '.join(ENGINES.built_in)})?", engine, "vllm")
     answer("engine.model", "Which model (nano, a folder, or a Hugging Face name)?", model, "nano")
     if kind == "openai":

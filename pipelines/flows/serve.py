@@ -10,7 +10,6 @@ It listens on HOST, by default 127.0.0.1, and answers to the names. Token, origi
 """
 
 import math
-import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from zoneinfo import available_timezones
 from infra.system.processes import end_process, ends_with_us
 from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.records import Json
-from pipelines.web.address import HOST, Address
+from pipelines.web.address import Address
 
 _START_SECONDS = 300  # a busy machine is slow; a server that fails ends at once
 _LAST_LINES = 20
@@ -96,13 +95,6 @@ def variables(address: Address, auth: str) -> dict[str, str]:
     }
 
 
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 class Server:
     """A Prefect server in a subprocess, as a context manager; it also ends with this process."""
 
@@ -117,9 +109,10 @@ class Server:
 
     def __enter__(self) -> Self:
         """Start it without waiting (see `wait`). Raises UsageError: the port is in use."""
+        from pipelines.web.server import listen
+
         address = self._address
-        if self._healthy():
-            raise UsageError(f"something already answers at {self.url}: choose another --port")
+        listen(address).close()
         self._process = subprocess.Popen(
             ends_with_us("pipelines.flows.serve", str(address.port), address.host, *address.names),
             env=self._environment,

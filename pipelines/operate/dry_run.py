@@ -4,9 +4,9 @@ Documents that have no segments yet, and sources that are not ingested yet, are 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -222,7 +222,12 @@ class _NewSources:
     """Ids of sources that are gone, and how many documents each has."""
     texts: tuple[str, ...] = ()
     chars_per_byte: float = 1.0
-    texts_per_source: float = 1.0
+    sample: Mapping[str, int] = field(default_factory=dict)
+    """How many documents each source of the sample has."""
+
+    def documents(self, source: str) -> int:
+        """Return how many documents a source has; one that is not of the sample as many as those on average."""
+        return self.sample.get(source) or max(1, round(sum(self.sample.values()) / max(1, len(self.sample))))
 
 
 def _new_sources(asked: Target, config: Config) -> _NewSources:
@@ -237,8 +242,8 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
         gone = list(column_rows(lost, "doc_id", "documents"))
     step = max(1, rows.num_rows // _TEXTS)
     sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
-    texts, textless = list[str](), list[str]()
-    parsed = chars = size = 0
+    texts, textless, counts = list[str](), list[str](), dict[str, int]()
+    chars = size = 0
     with closing(Guard(config.ingest)) as guard:
         for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS], pa.int64())).to_pylist():
             name, before = row["source"].rsplit("/", 1)[-1], len(texts)
@@ -250,13 +255,10 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
             if len(texts) == before:
                 textless.append(row["source"])
             else:
-                parsed, size = parsed + 1, size + row["size"]
+                counts[row["source"]], size = len(texts) - before, size + row["size"]
     left = rows.filter(pc.invert(pc.is_in(rows["source"], value_set=pa.array(textless, pa.large_string()))))
     found = _NewSources(rows.num_rows, left.to_batches(), gone)
-    if not parsed:
-        return found
-    per_byte = chars / size if size else 1.0
-    return replace(found, texts=tuple(texts[:_TEXTS]), chars_per_byte=per_byte, texts_per_source=len(texts) / parsed)
+    return replace(found, texts=tuple(texts[:_TEXTS]), chars_per_byte=chars / size if size else 1.0, sample=counts)
 
 
 def _add_new(plan: Plan, request: PlanRequest, new: _NewSources, guess: SegmentGuess) -> None:
@@ -273,11 +275,15 @@ def _add_new(plan: Plan, request: PlanRequest, new: _NewSources, guess: SegmentG
         for question in about:
             counts["readings"] -= documents
             counts["pending" if question.text in unread else "answered"] -= documents
+            if question.text in unread:  # their parts are not looked up one by one
+                left = plan.left[question.text]
+                of = counts["documents"] + documents if request.archive else left["readings"]
+                left.subtract({name: round(count * min(1.0, documents / max(1, of))) for name, count in left.items()})
     for batch in new.rows:
         for row in batch.to_pylist():
             about = [question for question in request.questions if _is_about(question, row["doc_id"])]
             known = row["known"] or bool(row["was"])
-            documents = 1 if known else max(1, round(new.texts_per_source))
+            documents = 1 if known else new.documents(row["source"])
             cut, tokens = guess.of(round(row["size"] * new.chars_per_byte))
             counts["documents"] += documents if about and not known else 0
             for question in about if not known else [each for each in about if each.text not in unread]:

@@ -16,11 +16,10 @@ from infra.cluster.jobs import EngineWork, run_job
 from infra.cluster.placement import check_fits
 from infra.cluster.session import board_name
 from infra.store.delta import Table
-from infra.store.location import Corpus, Store
+from infra.store.location import Corpus, Store, storage_error
 from memagent.config import PoolConfig, load_config
 from memagent.errors import ConfigError, EngineDied, MemagentError, UsageError
 from pipelines.ask import ask
-from pipelines.cli.main import storage_error
 from pipelines.stages.ingest import ingest
 from tests.support.archives import OTTER, write_archive
 

@@ -192,6 +192,12 @@ def test_a_dry_run_takes_all_rows_of_a_table_that_is_gone_away(store, tmp_path, 
     (folder / "b.jsonl").unlink()
     dry = ask_dry_run(whom, [OTTER], config)
     assert (dry["documents"], dry["readings"], dry["readings_answered_before"], dry["readings_to_read"]) == (5, 5, 5, 0)
+    new = ask_dry_run(whom, [HERON], config)
+    assert (new["documents"], new["readings_to_read"], new["segments"], new["conversations"]) == (5, 5, 5, 10)
+    (folder / "c.txt").write_text("The pass number for amber-otter is 4.")
+    (folder / "d.txt").write_text("The pass number for amber-otter is 5.")
+    (folder / "e.jsonl").write_text("".join(json.dumps({"text": f"Otter {n}"}) + "\n" for n in range(7)))
+    assert ask_dry_run(whom, [OTTER], config)["documents"] == 14, "sources of the sample are counted each"
 
 
 def test_a_model_that_cannot_be_is_said_before_anything_is_read(store, archive, config):

@@ -1,5 +1,6 @@
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -60,6 +61,7 @@ def test_init_asks_five_things_on_a_terminal(tmp_path, monkeypatch):
     assert invoke("-o", tmp_path / "m.toml").exit_code == 0
     config = load_config(str(tmp_path / "m.toml"))
     assert len(asked) == 5
+    assert Path(config.store).is_absolute(), "commands in other folders use the same store"
     assert (config.pool.gpus, config.pool.max_size, config.engine.tensor_parallel) == (2, 3, 2)
 
 

@@ -1,12 +1,16 @@
 """The demo's own Prefect: all of its state stands in one place."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from examples.demo import _prefect
+from memagent.errors import UsageError
 from pipelines.flows.serve import Server
+from pipelines.web.address import Address
+from pipelines.web.server import listen
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -31,3 +35,11 @@ def test_prefects_server_knows_the_demo_alone(monkeypatch, tmp_path):
     with _prefect(tmp_path / "prefect") as own:
         assert own is None
     assert "PREFECT_API_AUTH_STRING" not in os.environ, "a server of the user's has its own"
+
+
+def test_a_port_of_prefects_server_that_is_in_use_is_said_at_once():
+    with (
+        closing(listen(Address(0))) as used,
+        pytest.raises(UsageError, match="cannot be used .*: choose another --port"),
+    ):
+        Server(Address(used.getsockname()[1]), {}).__enter__()

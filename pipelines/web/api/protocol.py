@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from starlette.responses import JSONResponse
 
+from infra.store.location import storage_error
 from memagent.errors import EngineDied, MemagentError, RequestError, UsageError
 from memagent.records import Level
 
@@ -60,6 +61,8 @@ def api_error(error: BaseException) -> ApiError:
         return ApiError(503, str(error), "engine_died")
     if isinstance(error, MemagentError):
         return ApiError(503, str(error), "reading_failed")
+    if said := storage_error(error):
+        return ApiError(503, said, "store_failed")
     _log.error("a request failed", exc_info=error)
     return ApiError(500, f"the server failed ({type(error).__name__}); its log says where", "internal_error")
 
