@@ -40,6 +40,6 @@ def test_prefects_server_knows_the_demo_alone(monkeypatch, tmp_path):
 def test_a_port_of_prefects_server_that_is_in_use_is_said_at_once():
     with (
         closing(listen(Address(0))) as used,
-        pytest.raises(UsageError, match="cannot be used .*: choose another --port"),
+        pytest.raises(UsageError, match=r"cannot be used .*: choose another --port"),
     ):
         Server(Address(used.getsockname()[1]), {}).__enter__()
