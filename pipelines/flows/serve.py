@@ -9,7 +9,6 @@ It listens on HOST, by default 127.0.0.1, and answers to the names. Token, origi
 ``PREFECT_`` variables: see `variables`.
 """
 
-import math
 import subprocess
 import sys
 import threading
@@ -127,13 +126,15 @@ class Server:
     def wait(self) -> None:
         """Wait until it answers.
 
-        Raises MemagentError: it ends, or does not answer within five minutes; the message has its last output.
+        Raises MemagentError: it ends (the message has its last output), or does not answer within five minutes.
         """
         until = time.monotonic() + _START_SECONDS
         while not self._healthy():
-            self._check(until)
+            self.check()
+            if time.monotonic() > until:
+                raise MemagentError(f"the Prefect server does not answer at {self.url} within {_START_SECONDS} s")
             time.sleep(0.3)
-        self._check(math.inf)  # what answers must be our server, since it gets the token
+        self.check()  # what answers must be our server, since it gets the token
 
     def check(self) -> None:
         """Raise MemagentError if it has ended; the message has its last output."""
@@ -151,13 +152,6 @@ class Server:
         """End it and its child processes; SIGTERM first."""
         assert self._process is not None
         end_process(self._process)
-
-    def _check(self, until: float) -> None:
-        assert self._process is not None
-        if self._process.poll() is None and time.monotonic() < until:
-            return
-        output = "".join(self._output).strip()
-        raise MemagentError(f"the Prefect server does not start at {self.url}: {output or 'it printed nothing'}")
 
     def _healthy(self) -> bool:
         try:

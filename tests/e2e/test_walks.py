@@ -156,6 +156,7 @@ def gate_suite(path: Path, count: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_researcher_scores_a_model_of_their_own(tmp_path: Path, browser: Browser) -> None:
     memagent, report = Memagent(str(tmp_path / "store")), tmp_path / "report.html"
