@@ -47,7 +47,7 @@ def ends(store: Store, run_id: str) -> list[tuple[str, float, float, str]]:
     found = []
     for path in store.list("turns", "bench", run_id):
         worker = path.rsplit("/", 1)[-1].partition("-")[0]
-        table = ds.dataset(path, filesystem=store.fs).to_table(columns=["written_at", "seconds", "kind"])
+        table = ds.dataset(path, filesystem=store.arrow).to_table(columns=["written_at", "seconds", "kind"])
         for row in table.to_pylist():
             end = row["written_at"].timestamp()
             found.append((worker, end - row["seconds"], end, row["kind"]))
@@ -72,7 +72,7 @@ def prompts_of(store: Store, config: Config, run_id: str) -> list[list[int]]:
     plan: list[PlannedReading] = read_plan(corpus, run_id).to_pylist()
     segments = segmented(corpus, reader.tokenizer, reader.reading)
     prompts, question = reader.scheme.prompts, reader.tokenizer.encode(QUESTION)
-    table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.fs).to_table()
+    table = ds.dataset(store.list("turns", "bench", run_id), filesystem=store.arrow).to_table()
     by_reading: dict[str, list[dict[str, Any]]] = {}
     for row in table.sort_by([("span", "ascending"), ("step", "ascending")]).to_pylist():
         by_reading.setdefault(row["reading_id"], []).append(row)

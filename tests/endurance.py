@@ -158,7 +158,7 @@ def conversations(store: Store) -> tuple[int, int]:
     import pyarrow.dataset as ds
 
     paths = store.list("turns", "archive")
-    table = ds.dataset(paths, filesystem=store.fs).to_table(columns=["reading_id", "span", "step"])
+    table = ds.dataset(paths, filesystem=store.arrow).to_table(columns=["reading_id", "span", "step"])
     return table.num_rows, table.group_by(["reading_id", "span", "step"]).aggregate([]).num_rows
 
 

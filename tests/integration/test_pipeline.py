@@ -54,7 +54,7 @@ def take(store, archive, config):
 
 def log_of(store):
     paths = store.list("turns", "c")
-    return ds.dataset(paths, filesystem=store.fs).to_table().to_pylist()
+    return ds.dataset(paths, filesystem=store.arrow).to_table().to_pylist()
 
 
 def test_answers_with_evidence_and_nothing_is_done_twice(store, archive, config):
@@ -189,7 +189,7 @@ def test_a_run_that_was_broken_off_goes_on(store, archive, config):
     whole = ask("c", [OTTER], config)
     expected = _said(config, whole)
     # Take the answers and the last turns of every reading away, as a crash would have.
-    table = ds.dataset(store.list("turns", "c"), filesystem=store.fs).to_table()
+    table = ds.dataset(store.list("turns", "c"), filesystem=store.arrow).to_table()
     rows = table.to_pylist()
     kept = [row for row in rows if row["step"] < 2]
     for path in store.list("turns", "c"):

@@ -44,7 +44,7 @@ def test_listing_is_recursive_sorted_and_fresh(store: Store) -> None:
 def test_a_part_keeps_rows_and_row_groups(store: Store) -> None:
     table = pa.table({"n": list(range(100))})
     path = store.write_part(table, "parts", "p.parquet", row_group_size=30)
-    assert pq.read_table(path, filesystem=store.fs).equals(table)
+    assert pq.read_table(path, filesystem=store.arrow).equals(table)
     with store.fs.open(path) as file:
         assert pq.ParquetFile(file).num_row_groups == 4
 

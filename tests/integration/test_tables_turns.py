@@ -51,7 +51,7 @@ def test_turns_come_back_in_order_once_flushed(store: Store) -> None:
     assert turns(Corpus(store, "c"), ["r2", "r1", "none"]) == [*log[:5], log[6], log[5]]
     assert turns(Corpus(store, "other"), ["r1"]) == []
     assert turns(Corpus(store, "c"), []) == []
-    part = pq.read_table(store.list("turns")[0], filesystem=store.fs)
+    part = pq.read_table(store.list("turns")[0], filesystem=store.arrow)
     assert part.schema.names == TURNS.names
     assert part["policy_id"].unique().to_pylist() == ["p"]
 
