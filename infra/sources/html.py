@@ -277,7 +277,7 @@ def _number(listing: Any) -> None:
     """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
     items, usual = listing.findall("li"), "decimal" if listing.tag == "ol" else BULLET
     usual = list_style(listing) or _LIST_STYLES.get(listing.get("type", ""), usual)
-    kinds = [list_style(item) or _LIST_STYLES.get(item.get("type", ""), usual) for item in items]
+    kinds = [list_style(item) or _ITEM_STYLES.get(item.get("type", ""), usual) for item in items]
     if set(kinds) <= {BULLET} | ({"none"} if listing.tag == "ul" else set()):
         listing.tag = "ul"
         return
@@ -339,8 +339,11 @@ def _from_above(row: Any, column: int, reaching: dict[int, tuple[int, str]]) -> 
 _EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
 _FONT = re.compile(r"(?<![\w-])font(?:-family)?\s*:([^;]*)", re.I)
-_SIGNS_FONT = r"(?:[^,]*\d[^\s,]*)?[\s\"']*(wingdings(?: [23])?|webdings|symbol)[\s\"']*(?:$|[,!])"
-_SIGN_FONT = re.compile(_SIGNS_FONT, re.I)
+_SIGN_FONT = re.compile(
+    r"\s*(?:(?:[^\s,\d]*\d[^\s,]*|normal|bold|italic|medium(?:/\w+)?|(?:xx?-)?(?:small|large)(?:er)?)\s+)*"
+    r"[\"']?(wingdings(?: [23])?|webdings|symbol)(?:-regular)?[\"']?\s*(?:$|[,!])",
+    re.I,
+)
 """The first font, perhaps behind its size. A browser may lack it, and show letters; Outlook has it."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
@@ -375,7 +378,8 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 """Fields of forms without a text, or with one that is no value."""
 _DISPLAYED = re.compile(r"(?<![\w-])display\s*:\s*([\w-]+)\s*(!\s*important)?", re.I)
 _INVISIBLE = re.compile(r"(?<![\w-])visibility\s*:\s*hidden", re.I)
-_LIST_STYLES = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+_ITEM_STYLES = {"1": "decimal", **_LIST_STYLES, **dict.fromkeys(("disc", "circle", "square"), BULLET)}
 _MOST_COLUMNS = 63
 _MOST_EMPTY = 20
 """Elements without a text between one and the text beside it."""

@@ -30,6 +30,9 @@ _HEAD_BYTES = 2**18
 _LONG_HEADERS = f"its headers have more than {_HEAD_BYTES:,} bytes"
 _AS_WINDOWS = {code: bytes([code]).decode("cp1252", "replace") for code in range(0x80, 0xA0)}
 """Letters of Windows, where a mail calls its code page Latin 1."""
+_PAGES = re.compile(rb"(\x03\x00[\xde\xfd]\x3f.{4}).{4}", re.DOTALL)
+"""The properties that say in which code pages a mail's texts of one byte a letter are."""
+_BODY, _CODE_PAGE, _ONE_BYTE = 0x1000, 0x3FFD, 0x1E
 _HTML, _RICH_BODY, _TRANSPORT, _RECIPIENT_TYPE = 0x1013, 0x1009, 0x7D, 0xC15
 """Properties of an Outlook mail (MS-OXPROPS): a page, compressed rich text, the headers it came with."""
 _LOGO_CHARS = 100_000
@@ -94,13 +97,10 @@ def _mails(stream: BinaryIO) -> Iterator[bytes]:
 def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield a mail that Outlook has saved, as `parse_eml` does.
 
-    Raises SourceError: ``broken``, ``encoding``, ``no-text`` where its body is rich text alone.
+    Raises SourceError: ``broken``, ``no-text`` where its body is rich text alone.
     """
-    from oxmsg import Message
-    from oxmsg.domain.model import UnrecognizedCodePageError, UnsupportedEncodingError
-
     try:
-        message = Message.load(stream.read())
+        message = _loaded(stream.read())
         if len(raw := message.properties.str_prop_value(_TRANSPORT) or "") > _HEAD_BYTES:
             raise SourceError("too-large", _LONG_HEADERS)
         given = _shown(_parsed(raw.encode("utf-8", "surrogateescape")))
@@ -118,15 +118,16 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
             or (f"{message.sent_date:%a, %d %b %Y %H:%M:%S %z}" if message.sent_date else ""),
             "Subject": message.subject,
         }
-        plain = (message.body or "").translate(_AS_WINDOWS)
+        plain = message.body or ""
+        if any((one.pid, one.ptyp) == (_BODY, _ONE_BYTE) for one in message.properties):  # the library takes the page's
+            page = message.properties.int_prop_value(_CODE_PAGE) or 1252
+            plain, _ = decode(plain.encode(message.properties.body_encoding), f"cp{page}") if plain else ("", "")
         # Of `html_body` only what is text already: it takes the mail's code page for the page's.
         html = message.properties.binary_prop_value(_HTML) or (message.html_body or "").encode("utf-8", "replace")
         attached = [_Attached(one.file_name or one.mime_type or "") for one in message.attachments]
         rich = message.properties.binary_prop_value(_RICH_BODY)
     except (ValueError, TypeError, AttributeError, OSError, LookupError, AssertionError, struct.error) as error:
         raise SourceError("broken", "it is no Outlook mail, or a damaged one; save it again as .msg or .eml") from error
-    except (UnrecognizedCodePageError, UnsupportedEncodingError) as error:
-        raise SourceError("encoding", "its code page is not known; save the mail as .eml") from error
     if blank(plain) and not html and rich:
         raise SourceError("no-text", "its body is Outlook's rich text; save the mail as .eml or .html")
     forms = {"text/plain": "" if blank(plain) else plain, "text/html": _page(html, request) if html else ""}
@@ -135,6 +136,19 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     text = forms.get(chosen, plain)
     said = {name: " ".join(one.translate(_AS_WINDOWS).split()) for name, one in heads.items() if one}
     yield _laid_out(said, [text], attached)
+
+
+def _loaded(data: bytes) -> Any:
+    """Return a mail of Outlook; where its code pages are not known, as if they were UTF-8: most texts need none."""
+    from oxmsg import Message
+    from oxmsg.domain.model import UnrecognizedCodePageError, UnsupportedEncodingError
+
+    message = Message.load(data)
+    try:
+        message.properties.str_prop_value(_BODY)  # which reads all properties
+    except (UnrecognizedCodePageError, UnsupportedEncodingError):
+        return Message.load(_PAGES.sub(lambda found: found[1] + b"\xe9\xfd\x00\x00", data))
+    return message
 
 
 def _mail(data: bytes, request: ParseRequest) -> Parsed:

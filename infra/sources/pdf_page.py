@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise, takewhile
+from itertools import count, pairwise, takewhile
 from typing import Any, Literal, NamedTuple
 
 from infra.sources.decoding import clean
@@ -172,7 +172,9 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     """
     kept = ["" if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
     for place in moved - {one + 1 for one in moved}:
-        kept[place] = "\n" * (not chars.text[place - 1 : place].isspace())
+        end = next(one for one in count(place) if one not in moved)
+        inside = place > 0 and end < len(chars.text)
+        kept[place] = " " if inside and abs(chars.at(place - 1).line - chars.at(end).line) < _TOUCH else "\n"
     marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
@@ -329,15 +331,15 @@ def _filled_in(
         printed[sign] -= printed[sign] > 0
     values, moved = defaultdict[int, list[str]](list), set[int]()
     for field, own in _shown(fields, shown, text).items():
-        stretch = range(min(own), len(text) - len(text[max(own) + 1 :].lstrip())) if own else range(0)
-        said = " ".join("".join(text[place] for place in stretch if place in own or text[place].isspace()).split())
+        said = " ".join("".join(text[place] for place in sorted(own)).split())
         if field.kind == "box":
             said = f"{field.value} {said if len(said) > 1 else ''}".strip()  # one sign is the tick
         elif field.kind == "list" or not said or "".join(field.value.split()) == "".join(said.split()):
             said = " ".join(field.value.split())  # a cell for each digit makes no spaces
-        moved.update(place for place in stretch if place in own or text[place].isspace())
+        moved.update(own)
         if said:
-            values[_spot(field, body) or len(text)].append(said)
+            spot = _spot(field, body)
+            values[len(text) if spot is None else spot].append(said)
     between = [" ", *text, " "]  # before a place, and at it
     spaced = (
         (place, f"{' ' * (not between[place].isspace())}{' '.join(said)}{' ' * between[place + 1].isalnum()}")
@@ -347,7 +349,7 @@ def _filled_in(
 
 
 def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, set[int]]:
-    """Return the fields row by row, each with the places in the text of what the page shows in it."""
+    """Return the fields row by row, each with the places of what the page shows in it, and of the blanks around."""
     ordered = sorted(fields, key=lambda field: (-field.bottom, field.left))
     places: dict[_Field, set[int]] = {field: set() for field in ordered}
     owner, said = None, ""  # the field that the last letter is of, and its letters so far
@@ -356,10 +358,12 @@ def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, 
         if not owner or not "".join(owner.value.split()).startswith(said):  # else it may be drawn over other fields
             inside = next((field for field in fields if _is_within(one, field)), None)
             # Words may go on behind their field.
-            inside = inside or (owner if abs(one.line - was.line) < _TOUCH else None)
+            goes_on = abs(one.line - was.line) < _TOUCH and one.left - was.right < _NEAR
+            inside = inside or (owner if goes_on else None)
             owner, said = inside, said if inside is owner else text[one.place]
         if owner:
-            places[owner].add(one.place)
+            first, behind = len(text[: one.place].rstrip()), text[one.place + 1 :].lstrip()
+            places[owner].update(range(first, len(text) - len(behind)))
     return places
 
 

@@ -143,6 +143,8 @@ def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
         merged[one.selector, one.is_before] = {**merged.pop((one.selector, one.is_before), {}), **one.declared}
     rules = sorted((StyleRule(*key, said) for key, said in merged.items()), key=lambda rule: rule.weight)
     selectors, counters = _Selectors(rules), _Counters()
+    # Sheets that count items themselves also turn off that lists do.
+    counts_items = any("list-item" in rule.declared.get("counter-increment", "") for rule in rules)
     for element in tree.iter("*") if rules else ():
         declared: dict[tuple[bool, str], str] = {}
         for index in selectors.enter(element):
@@ -150,7 +152,8 @@ def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
         own = [f"{name}:{said}" for (before, name), said in declared.items() if not before and name not in _COUNTING]
         if own:
             element.set("style", "; ".join([*own, element.get("style", "")]))
-        counters.count_list(element)
+        if not counts_items:
+            counters.count_list(element)
         for is_before in (False, True) if declared else ():
             counters.reset(element, declared.get((is_before, "counter-reset"), ""))
             counters.increment(element, declared.get((is_before, "counter-increment"), ""))
@@ -199,11 +202,13 @@ class _Counters:
     def count_list(self, element: Any) -> None:
         """Count a list's items, as it does itself."""
         if element.tag in ("ol", "ul"):
-            self.reset(element, f"list-item {integer(element.get('start'), 1) - 1}")
-        elif element.tag == "li":
-            self.increment(element, "list-item")
-            holder, count = self._values["list-item"].pop()
-            self._values["list-item"].append((holder, integer(element.get("value"), count)))
+            down = element.get("reversed") is not None
+            first = integer(element.get("start"), len(element.findall("li")) if down else 1)
+            self._reaching(element, "list-item").append((element, first + (1 if down else -1)))
+        elif element.tag == "li" and (values := self._reaching(element, "list-item")):
+            listing, count = values.pop()
+            step = -1 if listing.get("reversed") is not None else 1
+            values.append((listing, integer(element.get("value"), count + step)))
 
     def content(self, element: Any, said: str) -> str:
         """Return a text with counters; empty where it has none."""

@@ -185,7 +185,8 @@ class _Text:
             code = attribute(element, "char")
             return glyphs(chr(int(code, 16)) if _CODE.fullmatch(code) else "\ufffd", attribute(element, "font"))
         if element.tag.endswith("}t"):
-            return glyphs(element.text or "", attribute(self._given(element.getparent(), "rFonts"), "ascii"))
+            given = None if "math}" in element.tag else self._given(element.getparent(), "rFonts")
+            return glyphs(element.text or "", attribute(given, "ascii"))
         return _BREAKS[local_name(element)]
 
     def _given(self, run: Any, setting: str) -> Any:

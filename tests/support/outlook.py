@@ -5,8 +5,13 @@ from collections.abc import Mapping
 
 _SECTOR, _SMALL, _CUTOFF = 512, 64, 4096
 _END, _FREE, _FAT = 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFD
-_INTEGER, _UNICODE, _BINARY = 0x0003, 0x001F, 0x0102
+_INTEGER, _LETTERS, _UNICODE, _BINARY = 0x0003, 0x001E, 0x001F, 0x0102
 _ROOT_HEADER, _ATTACHMENT_HEADER = 32, 8
+
+
+class Letters(bytes):
+    """A text of one byte a letter."""
+
 
 Properties = Mapping[int, str | bytes | int]
 """Values by the numbers of their properties."""
@@ -36,7 +41,7 @@ def _storage(properties: Properties, header: int, attachments: int) -> dict[str,
         if isinstance(value, int):
             table += struct.pack("<HHIII", _INTEGER, number, 6, value, 0)
             continue
-        kind = _UNICODE if isinstance(value, str) else _BINARY
+        kind = _UNICODE if isinstance(value, str) else _LETTERS if isinstance(value, Letters) else _BINARY
         data = value.encode("utf-16-le") if isinstance(value, str) else value
         streams[f"__substg1.0_{number:04X}{kind:04X}"] = data
         table += struct.pack("<HHII4x", kind, number, 6, len(data) + (2 if kind == _UNICODE else 0))

@@ -104,6 +104,7 @@ def test_a_table_that_claims_more_cells_than_may_be_is_read_as_it_is_written():
         ("<ol><li style='list-style:none'>x<li style='list-style-type:lower-alpha'>x<li>x</ol>", ["b.", "3."]),
         ("<ol type=a start=27><li>x<li>x</ol>", ["aa.", "ab."]),
         ("<ol><li type=a>x<ol><li type=i>x</ol><li type=a>x</ol>", ["a.", "i.", "b."]),
+        ("<ol><li type=disc>x<li>x</ol><ul type=1><li>x</ul>", ["*", "2.", "*"]),
     ],
 )
 def test_lists_have_the_numbers_that_are_shown(listing, numbers):
@@ -137,6 +138,17 @@ def test_lists_have_the_numbers_that_are_shown(listing, numbers):
             ".d li:before{content:counters(list-item,'.')}",
             "<ol class=c start=3><li>Rent<li>Tax</ol><ol class=d><li>Term<ol><li>Start<li>End</ol><li value=5>Fee</ol>",
             ["c) Rent", "d) Tax", "1 Term", "1.1 Start", "1.2 End", "5 Fee"],
+        ),
+        (  # a list in a list, not in an item; and backwards
+            "ol{list-style:none} li:before{content:counters(list-item,'.')}",
+            "<ol><li>Term<ol><li>Start</ol><ol><li>End</ol><li>Law</ol><ol reversed start=9><li>x<li>y</ol>",
+            ["1 Term", "1.1 Start", "1.1 End", "2 Law", "9 x", "8 y"],
+        ),
+        (
+            "ol{counter-reset:list-item} li{display:block} li:before{counter-increment:list-item;"
+            "content:counters(list-item,'.')}",
+            "<ol><li>Term<ol><li>Start<li>End</ol><li>Law</ol>",
+            ["1 Term", "1.1 Start", "1.2 End", "2 Law"],
         ),
         ("p:before{content:'x'} p + p:before{content:counter(c)}", "<p>One<p>Two", ["One", "Two"]),
         (

@@ -9,7 +9,7 @@ from infra.sources.base import Parsed, ParseRequest, Refused
 from infra.sources.mail import parse_eml, parse_mbox, parse_msg
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
-from tests.support.outlook import msg
+from tests.support.outlook import Letters, msg
 
 REQUEST = ParseRequest("a", IngestConfig())
 SUBJECT, BODY, HTML, HEADERS, FILE, RICH = 0x37, 0x1000, 0x1013, 0x7D, 0x3707, 0x1009
@@ -43,13 +43,17 @@ def test_people_of_an_outlook_mail_are_named_as_in_any_mail():
 
 
 def test_letters_of_windows_are_read_in_a_mail_that_says_latin_1():
-    document = outlook(msg({SUBJECT: "Offer \x96 \x80", BODY: "\x80200 \x93final\x94"}))
-    assert document.title == "Offer – €" and document.text.endswith("€200 “final”")
+    assert outlook(msg({SUBJECT: Letters(b"Offer \x96 \x80"), BODY: "Five"})).title == "Offer – €"
 
 
-def test_an_unknown_code_page_is_said():
-    with pytest.raises(SourceError, match=r"its code page is not known; save the mail as \.eml"):
-        outlook(msg({SUBJECT: "Offer", BODY: "Five", 0x3FDE: 38_598}))
+def test_a_mail_in_unicode_needs_no_code_page():
+    assert outlook(msg({SUBJECT: "Offer", BODY: "Five \u20ac\x85", 0x3FDE: 38_598})).text.endswith("Five €\x85")
+
+
+def test_a_body_of_one_byte_a_letter_is_in_the_code_page_of_the_mail():
+    said = "Цена 200 – руб.".encode("cp1251")
+    assert outlook(msg({BODY: Letters(said), 0x3FFD: 1251, 0x3FDE: 20_866})).text.endswith("Цена 200 – руб.")
+    assert outlook(msg({BODY: Letters(b"\x80200 \x93final\x94"), 0x3FDE: 28_591})).text.endswith("€200 “final”")
 
 
 def test_an_outlook_mail_with_endless_headers_is_refused(monkeypatch):
@@ -232,12 +236,13 @@ def test_a_style_sheet_sets_a_font_of_signs_and_only_its_first_font_counts(tmp_p
     sheet = (
         "body{font-family:-apple-system,'Segoe UI','Segoe UI Symbol'} .b{font:10pt Wingdings} .s{font-family:Symbol}"
     )
-    page = "<p>5 <span class=s>m</span>g</p><p><span class=b>þ</span> yes</p>"
+    sheet += ".m{font:bold medium/normal Wingdings-Regular}"
+    page = "<p>5 <span class=s>m</span>g</p><p><span class=b>þ</span><span class=m>þ</span> yes</p>"
     page += "<p style='font-family:\"Segoe UI Symbol\",serif'>clause B</p>"
     mail = f"From: a@b.c\nContent-Type: text/html; charset=utf-8\n\n<style>{sheet}</style>{page}"
     (tmp_path / "a.eml").write_text(mail, encoding="utf-8")
     (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
-    assert document.text.split()[-6:] == ["5", "μg", "☑", "yes", "clause", "B"]
+    assert document.text.split()[-6:] == ["5", "μg", "☑☑", "yes", "clause", "B"]
 
 
 def test_what_a_mail_hides_and_shows_again_is_read(tmp_path):

@@ -86,7 +86,7 @@ def test_a_page_that_is_shown_turned_is_read_as_it_is_shown():
     form = "/AcroForm<</NeedAppearances true/Fields[8 0 R]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
     text = "BT /F 12 Tf 50 500 Td (Fee 10) Tj 5 Ts /F 7 Tf (6) Tj 0 Ts ET BT /F 12 Tf 50 400 Td (Void) Tj ET"
     text += " 50 404 26 1 re f BT /F 12 Tf 50 300 Td (Name:) Tj 200 0 Td (of Rome) Tj ET"
-    shown = "Fee 10^6\n~~Void~~\nName: Ann\nof Rome"
+    shown = "Fee 10^6\n~~Void~~\nName: Ann of Rome"
     turned = {
         90: ("0 1 -1 0 600 0", "284 100 304 190"),
         180: ("-1 0 0 -1 600 800", "410 484 500 504"),
@@ -129,6 +129,16 @@ def test_a_printed_word_beside_a_field_is_said_once():
     text = "BT /F 12 Tf 50 700 Td (Tenant:) Tj 0 -30 Td (Rent:) Tj 300 30 Td (Form 12) Tj ET"
     read = parsed(text, "/Annots[8 0 R 10 0 R]", form, *fields).text.split("\n\n", 1)[1]
     assert read.splitlines() == ["Tenant: Ann", "Rent: 5,000", "Form 12"]
+    text = "BT /F 12 Tf 50 700 Td (Pays) Tj 260 0 Td (EUR a year.) Tj -260 -30 Td (Rent:) Tj ET"
+    read = parsed(text, "/Annots[8 0 R 10 0 R]", form, *fields).text.split("\n\n", 1)[1]
+    assert read.splitlines() == ["Pays Ann EUR a year.", "Rent: 5,000"]
+
+
+def test_a_box_before_the_first_words_stands_before_them():
+    box = "<</Type/Annot/Subtype/Widget/F 4/FT/Btn/T(a)/V/On/AS/On/AP<</N<</On 7 0 R>>>>/Rect[50 698 60 708]>>"
+    form = "/AcroForm<</Fields[8 0 R]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
+    text = "BT /F 12 Tf 65 700 Td (I do not consent.) Tj ET"
+    assert parsed(text, "/Annots[8 0 R]", form, box).text.endswith("\n\n☒ I do not consent.")
 
 
 def test_small_digits_above_the_line_are_no_digits_of_their_number():

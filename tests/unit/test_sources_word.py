@@ -296,6 +296,12 @@ def test_a_style_may_set_a_font_of_signs():
     assert text(paragraph(run("5 ") + letter + run("g")) + box, {"styles": styles}).splitlines() == ["5 μg", "☑ yes"]
 
 
+def test_an_equation_has_letters_of_its_own():
+    styles = '<w:style w:styleId="S"><w:rPr><w:rFonts w:ascii="Symbol"/></w:rPr></w:style>'
+    body = paragraph("<m:oMath><m:r><m:t>a=b</m:t></m:r></m:oMath>", '<w:pStyle w:val="S"/>')
+    assert text(body, {"styles": styles}) == "a=b"
+
+
 def test_a_sign_that_is_not_known_is_said():
     body = paragraph('<w:r><w:sym w:font="Webdings" w:char="F021"/><w:sym w:font="MS Gothic" w:char="2612"/></w:r>')
     (document,) = parse_docx(io.BytesIO(docx(body)), ParseRequest("a.docx", IngestConfig()))
