@@ -24,7 +24,7 @@ check: lint       ## Lint, format, strict types, bounds of size, unit tests: wit
 browser: setup    ## A headless Chromium for the report's test
 	@bash infra/browser.sh
 
-test: lint browser    ## Every command and part once, the real engine among them: 13 to 21 minutes on two cores
+test: lint browser    ## Every command and part once, the real engine among them: 15 to 45 minutes on two cores, by their speed
 	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 3 -m "not slow" tests; tests=$$?; wait $$types && exit $$tests
 
 test-all: test docs    ## Before a release: after `make test` the site, and the tests that need minutes: an hour more
