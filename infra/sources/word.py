@@ -319,7 +319,7 @@ class _Numbers:
 
     def given(self, settings: Any, name: str, paragraph: str) -> Any:
         """Return a setting of letters (17.3.2) of a run, by itself or by its style or the paragraph's; None: none."""
-        if (own := child(settings, name)) is not None:
+        if (own := child(settings, name)) is not None and _sets(own):
             return own
         of_run, of_paragraph = map(self._letters, (attribute(child(settings, "rStyle"), "val"), paragraph))
         return of_run.get(name, of_paragraph.get(name))
@@ -328,7 +328,7 @@ class _Numbers:
         """Return a style's settings of letters, and those of the styles that it is based on."""
         if style not in self._of_letters:
             parts = [part for name in self._family(style) for part in self._styles[name] if local_name(part) == "rPr"]
-            self._of_letters[style] = {local_name(one): one for part in reversed(parts) for one in part}
+            self._of_letters[style] = {local_name(one): one for part in reversed(parts) for one in part if _sets(one)}
         return self._of_letters[style]
 
     def _place(self, settings: Any) -> tuple[str, int]:
@@ -353,6 +353,11 @@ class _Numbers:
             seen.add(style)
             yield style
             style = attribute(child(self._styles[style], "basedOn"), "val")
+
+
+def _sets(setting: Any) -> bool:
+    """Whether a setting of letters says something of ours: one of fonts may name those of other scripts alone."""
+    return local_name(setting) != "rFonts" or bool(attribute(setting, "ascii") or attribute(setting, "asciiTheme"))
 
 
 def _level(element: Any) -> _Level:

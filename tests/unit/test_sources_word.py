@@ -289,7 +289,7 @@ def test_signs_of_the_font_symbol_are_what_it_shows():
 def test_a_style_may_set_a_font_of_signs():
     look = '<w:style w:styleId="{}"><w:rPr><w:rFonts w:ascii="{}"/></w:rPr></w:style>'
     styles = look.format("S", "Symbol") + look.format("B", "Wingdings")
-    letter = '<w:r><w:rPr><w:rStyle w:val="S"/></w:rPr><w:t>m</w:t></w:r>'
+    letter = '<w:r><w:rPr><w:rStyle w:val="S"/><w:rFonts w:hint="eastAsia"/></w:rPr><w:t>m</w:t></w:r>'
     box = paragraph(
         run("þ") + '<w:r><w:rPr><w:rFonts w:ascii="Arial"/></w:rPr><w:t> yes</w:t></w:r>', '<w:pStyle w:val="B"/>'
     )
