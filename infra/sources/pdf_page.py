@@ -352,18 +352,23 @@ def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, 
     """Return the fields row by row, each with the places of what the page shows in it, and of the blanks around."""
     ordered = sorted(fields, key=lambda field: (-field.bottom, field.left))
     places: dict[_Field, set[int]] = {field: set() for field in ordered}
-    owner, said = None, ""  # the field that the last letter is of, and its letters so far
+    owners, owner, value, drawn = dict[int, _Field](), None, "", 0
     for was, one in pairwise([_NO_CHAR, *shown]):
-        said += text[one.place]
-        if not owner or not "".join(owner.value.split()).startswith(said):  # else it may be drawn over other fields
+        letter = text[one.place]
+        if owner is None or value[drawn : drawn + 1] != letter:  # else it may be drawn over other fields
             inside = next((field for field in fields if _is_within(one, field)), None)
             # Words may go on behind their field.
             goes_on = abs(one.line - was.line) < _TOUCH and one.left - was.right < _NEAR
             inside = inside or (owner if goes_on else None)
-            owner, said = inside, said if inside is owner else text[one.place]
+            if inside is not owner:
+                owner, value, drawn = inside, "".join(inside.value.split()) if inside else "", 0
+        drawn = drawn + 1 if value[drawn : drawn + 1] == letter else len(value)
         if owner:
-            first, behind = len(text[: one.place].rstrip()), text[one.place + 1 :].lstrip()
-            places[owner].update(range(first, len(text) - len(behind)))
+            owners[one.place] = owner
+            places[owner].add(one.place)
+    for blanks in re.finditer(r"\s+", text):
+        for field in filter(None, map(owners.get, (blanks.start() - 1, blanks.end()))):
+            places[field].update(range(*blanks.span()))
     return places
 
 

@@ -178,7 +178,7 @@ class Prompts:
     def read_update(self, response: list[int], memory: list[int]) -> Update:
         """Interpret a response to an update prompt, given the memory before it."""
         ids = self.body(response)
-        enough = bool(self._exit) and _ends_with(ids, self._exit)
+        enough = bool(self._exit) and ids[-len(self._exit) :] == self._exit
         if enough:
             ids = ids[: len(ids) - len(self._exit)]
         if not ids or ids == self._same:
@@ -286,7 +286,3 @@ def _stop_id(tokenizer: Tokenizer, template: Template, stop: str) -> int:
 
 def _words(text: str) -> str:
     return re.sub(r"[\W_]+", " ", text.lower()).strip()
-
-
-def _ends_with(ids: list[int], end: list[int]) -> bool:
-    return len(ids) >= len(end) and ids[len(ids) - len(end) :] == end

@@ -41,7 +41,7 @@ def examine(config: Config) -> list[Check]:
         ("cores", lambda config: f"{usable_cores()} usable of {os.cpu_count()}"),
         ("memory", _memory),
         ("disk", _disk),
-        ("parser", lambda config: f"reads with {available()}" if config.ingest.confine else "not confined"),
+        ("parser", lambda config: f"reads with {available()}" if config.ingest.confine else "ingest.confine is off"),
         ("accelerator", _accelerator),
         ("number format", _number_format),
         ("pace", partial(_pace, reader)),

@@ -285,7 +285,7 @@ def memory_by_share(rows: Sequence[Mapping[str, float]], folder: Path) -> list[P
     for row in rows:
         bins.setdefault(_bin(row["share"], _SHARES), []).append(float(row["tokens"]))
     places = [100 * (i + 0.5) / _SHARES for i in sorted(bins)]
-    quarters = [_quartiles(bins[i]) for i in sorted(bins)]
+    quarters = [quantiles(bins[i], n=4, method="inclusive") if len(bins[i]) > 1 else 3 * bins[i] for i in sorted(bins)]
     low, middle, high = ([quarter[i] for quarter in quarters] for i in range(3))
     with canvas(WIDE, 4.4) as figure:
         axes = figure.add_subplot()
@@ -316,10 +316,6 @@ def _grouped(rows: Iterable[Mapping[str, Any]], column: str) -> dict[str, dict[i
 
 def _bin(share: float, count: int) -> int:
     return min(count - 1, max(0, int(share * count)))
-
-
-def _quartiles(values: Sequence[float]) -> list[float]:
-    return quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
 
 
 def _lengths(axes: Any, lengths: Iterable[int]) -> None:

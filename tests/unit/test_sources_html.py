@@ -395,10 +395,13 @@ def test_hidden_parts_take_time_in_proportion(part):
 )
 def test_style_sheets_take_time_in_proportion(rule, part):
     def seconds(count: int) -> float:
-        sheet = "".join(rule.format(number) for number in range(count))
-        begun = time.process_time()
-        page(f"<style>{sheet}</style><p>{part * 10 * count}")
-        return time.process_time() - begun
+        """Of the best of three times: what else the machine does is in the others."""
+        sheet, found = "".join(rule.format(number) for number in range(count)), list[float]()
+        for _ in range(3):
+            begun = time.process_time()
+            page(f"<style>{sheet}</style><p>{part * 10 * count}")
+            found.append(time.process_time() - begun)
+        return min(found)
 
     seconds(10)
     assert seconds(400) < 8 * seconds(100), "four times the rules, and four times the elements"
