@@ -110,14 +110,13 @@ _ACTIONS: Mapping[str, Mapping[str, type]] = {
 }
 """The actions of a commit that this store's tables have, with the fields that the Delta protocol requires."""
 
-_BEGINNING = {b"schemaString": "metaData", b"minReaderVersion": "protocol"}
+_BEGINNING = {"metaData": (b'{"metaData', b"schemaString"), "protocol": (b'{"protocol', b"minReaderVersion")}
 """What tells a damaged action of the first commit, which is made again from the table's schema."""
+_REMOVED = (b'{"remove', b"deletionTimestamp")
 _BETWEEN = re.compile(rb'\n|(?=\{"[^"{}]{2,14}":\{")')
 """What is between two actions, also where the break of the line is damaged."""
-_DATA_FILE = re.compile(r"corpus=[\w.~%-]+/[\w./-]+\.parquet", re.ASCII)
+_DATA_FILE = re.compile(rb"corpus=[\w.~%-]+/[\w./-]+\.parquet")
 """Paths of data files, as a log has them. Files of other names deltalake cannot drop."""
-_FILE = re.compile(rb'\{"(add|remove)":\{.*"path":"([^"\\]+\.parquet)".*\}.?\Z')
-"""A line that adds or removes a file, also one with a damaged letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ def _is_action(name: str, action: Any) -> bool:
             return read == ({"provider": "parquet", "options": {}}, ["corpus"]) and "corpus" in columns and not renamed
         if kind == "add":
             stats = json.loads(fields.get("stats") or "{}")
-            named = _DATA_FILE.fullmatch(fields["path"]) is not None
+            named = _DATA_FILE.fullmatch(fields["path"].encode()) is not None
             return named and [*fields["partitionValues"]] == ["corpus"] and isinstance(stats, dict)
     except ValueError:
         return False
@@ -248,7 +247,7 @@ def _mended(store: Store, name: str, version: int, commit: bytes) -> bytes:
     actions = list[dict[str, Any]]()
     for line in filter(None, _BETWEEN.split(commit)):
         try:
-            actions.append(_remade(store, name, _parsed(line)))
+            actions.append(_remade(store, name, line))
         except ValueError:
             if actions or b'"path"' in line:
                 return b""
@@ -258,46 +257,28 @@ def _mended(store: Store, name: str, version: int, commit: bytes) -> bytes:
     return b"\n".join(json.dumps(action, ensure_ascii=False).encode() for action in actions)
 
 
-def _parsed(line: bytes) -> Any:
-    """Return an action; of a damaged one, what can be read of it: its kind, and the path of its file.
+def _remade(store: Store, name: str, line: bytes) -> dict[str, Any]:
+    """Return the action of a line; one with a damaged letter is made again by the file, or the kind, that it names.
 
-    Raises ValueError: it does not say them.
+    Two words tell each kind, of which one is whole. Raises ValueError: the line is cut off, or names nothing.
     """
     for text in (line, line[:-1]):  # the break of the line may be the damage
         with suppress(ValueError):
-            return json.loads(text)
-    if kind := next((kind for word, kind in _BEGINNING.items() if word in line), ""):
-        return {kind: {}}
-    if line.count(b'"path"') != 1 or not (found := _FILE.match(line)):
-        raise ValueError("too little is left")
-    return {found[1].decode(): {"path": found[2].decode()}}
-
-
-def _remade(store: Store, name: str, action: Any) -> dict[str, Any]:
-    """Return an action, a damaged one made again. Raises ValueError: too little of it is left."""
-    if _is_action(name, action):
-        return dict(action)
-    kind, given = next(iter(action.items()), ("", None)) if isinstance(action, dict) else ("", None)
-    if not isinstance(given, dict):
-        raise ValueError("no action")
-    kind = _nearest(kind, _ACTIONS)
-    fields = {_nearest(key, _ACTIONS.get(kind, ())): value for key, value in given.items()}
-    if kind in ("metaData", "protocol"):
-        return next(made for made in map(json.loads, _first_commit(name).splitlines()) if kind in made)
-    if kind == "add" and _DATA_FILE.fullmatch(path := str(fields.get("path"))):
+            if _is_action(name, action := json.loads(text)):
+                return dict(action)
+    files = _DATA_FILE.findall(line)
+    if len(files) == 1 and b"}" in line[-2:]:
+        path = files[0].decode()
+        if any(word in line for word in _REMOVED):
+            return {"remove": {"path": path, "dataChange": True}}
         bad = unreadable(store, store.path(name, unquote(path)))  # then it was removed later, or is dropped next
         file: Mapping[str, Any] = {"size": 0, "stats": None} if bad else stored_file(store, name, path)
         fields = {"path": path, "partitionValues": {"corpus": path_corpus(path)}, "modificationTime": 0}
-        return {kind: fields | {"size": file["size"], "stats": file["stats"], "dataChange": True}}
-    made = {kind: fields | {"dataChange": True} if kind == "remove" else fields}
-    if not _is_action(name, made):
+        return {"add": fields | {"size": file["size"], "stats": file["stats"], "dataChange": True}}
+    kind = next((kind for kind, words in _BEGINNING.items() if any(word in line for word in words)), "")
+    if files or not kind or b'"operation"' in line:
         raise ValueError("too little is left")
-    return made
-
-
-def _nearest(key: str, names: Collection[str]) -> str:
-    """Return the name that a key was before a letter of it changed; the key: there is none."""
-    return key if key in names else next(iter(get_close_matches(key, names, 1)), key)
+    return next(made for made in map(json.loads, _first_commit(name).splitlines()) if kind in made)
 
 
 def misstated(store: Store, name: str, entry: Mapping[str, Any]) -> str:

@@ -212,7 +212,7 @@ def shown(value: float, code: str, first_day: datetime) -> str:
     runs = [*_DIGITS.finditer(_LITERAL.sub(lambda found: "\0" * len(found.group()), section))]
     if not runs or "/" in bare:
         return _general(value)
-    size = abs(value) if unsigned else value
+    size = abs(value)
     if len(runs) == 1:
         run = runs[0].group()
         figures = [_general(size) if run.lower() == "general" else _figure(size, run, percent="%" in bare)]
@@ -222,7 +222,8 @@ def shown(value: float, code: str, first_day: datetime) -> str:
         return _general(value)
     edges = [0, *(edge for run in runs for edge in run.span()), len(section)]
     between = (_LITERAL.sub(r"\1\2", section[edges[k] : edges[k + 1]]) for k in range(0, len(edges), 2))
-    return "".join(text for pair in zip_longest(between, figures, fillvalue="") for text in pair)
+    sign = "-" if value < 0 and not unsigned and any(figures) else ""  # as Excel does, before a currency
+    return sign + "".join(text for pair in zip_longest(between, figures, fillvalue="") for text in pair)
 
 
 def _unmarked(section: str) -> str:
@@ -245,13 +246,12 @@ def _section(sections: Sequence[str], value: float) -> tuple[str, bool]:
 
 def _spread(value: float, runs: Sequence[str]) -> list[str]:
     """Return the digits of a number over the runs of marks of a format as ``000-00-0000``, filled from the right."""
-    sign, digits = "-" if value < 0 else "", f"{_rounded(_decimal(abs(value)), 0)}"
-    shown = list[str]()
+    digits, shown = f"{_rounded(_decimal(value), 0)}", list[str]()
     for run in reversed(runs):
         taken = digits if len(shown) == len(runs) - 1 else digits[-len(run) :]
         digits = digits[: len(digits) - len(taken)]
         shown.append(taken.rjust(run.count("0"), "0"))
-    return [sign + shown[-1], *reversed(shown[:-1])]
+    return shown[::-1]
 
 
 def _figure(value: float, code: str, *, percent: bool) -> str:
@@ -264,13 +264,12 @@ def _figure(value: float, code: str, *, percent: bool) -> str:
     number = _rounded(number, len(part))
     if "0" not in code and not number:
         return ""  # such marks show no zero
-    text = f"{number:{',' if ',' in whole else ''}f}"
+    zeros, comma = max(1, whole.count("0")), "," * ("," in whole)
+    text = f"{number:0{zeros + (zeros - 1) // 3 * len(comma) + len(part) + bool(part)}{comma}f}"
     if spare := len(part) - part.count("0"):
         kept = text.rstrip("0") if spare == len(part) else text[:-spare] + text[-spare:].rstrip("0")
         text = kept.rstrip(".")
-    sign, text = ("-", text[1:]) if text.startswith("-") else ("", text)
-    head, dot, tail = text.partition(".")
-    return f"{sign}{head.zfill(whole.count('0')) if ',' not in whole else head}{dot}{tail}"
+    return text
 
 
 def _decimal(value: float) -> Decimal:

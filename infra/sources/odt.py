@@ -7,7 +7,7 @@ and footers after it, and numbers of lists are computed.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, BinaryIO
 
@@ -165,7 +165,7 @@ class _Text:
             name = local_name(part)
             if name in ("p", "h"):
                 yield from self._paragraph(part, listed)
-                listed = None if listed is None else listed.without_number()
+                listed = None if listed is None else replace(listed, numbered=False)
             elif name == "list":
                 yield from self._list(part, listed)
             elif name == "table":
@@ -236,8 +236,9 @@ class _Text:
             if local_name(item) in ("list-item", "list-header"):
                 numbered = local_name(item) == "list-item"
                 if numbered and attribute(item, "start-value"):
-                    self._numbers.begin_at(place, integer(item, "start-value", 1))
-                yield from self.blocks(item, place if numbered else place.without_number())
+                    place.begin_at(integer(item, "start-value", 1))
+                own = replace(place, style=attribute(item, "style-override") or place.style, numbered=numbered)
+                yield from self.blocks(item, own)
 
     def _table(self, table: Any) -> Iterator[str]:
         """Yield a table's rows; a cell that is merged over several rows stands in each of them."""
@@ -268,10 +269,12 @@ class _Place:
     style: str
     level: int
     """From 1."""
+    counts: dict[int, int]
+    """By level: of the list and those within it, whatever their styles."""
     numbered: bool = True
 
-    def without_number(self) -> "_Place":
-        return _Place(self.style, self.level, numbered=False)
+    def begin_at(self, number: int) -> None:
+        self.counts[self.level] = number - 1
 
 
 @dataclass(slots=True)
@@ -281,7 +284,10 @@ class _Numbers:
     styles: list[Any]
     levels: dict[tuple[str, int], Any] = field(default_factory=dict)
     """By name of the list style, empty for headings, and level."""
+    headings: dict[int, int] = field(default_factory=dict)
+    """Their counts, by level."""
     counts: dict[str, dict[int, int]] = field(default_factory=dict)
+    """By style of a list: those of the last one."""
     of_lists: dict[str, dict[int, int]] = field(default_factory=dict)
     """The same by the ids of lists, which others go on with."""
 
@@ -294,32 +300,30 @@ class _Numbers:
     def enter(self, element: Any, above: _Place | None) -> _Place:
         """Return the place in a list that begins; its numbers begin anew, unless it goes on with earlier ones."""
         style = attribute(element, "style-name") or (above.style if above else "")
-        place = _Place(style, above.level + 1 if above else 1)
-        if not above:
-            earlier = self.of_lists.get(attribute(element, "continue-list"))
-            if earlier is not None or attribute(element, "continue-numbering") != "true":
-                self.counts[style] = {} if earlier is None else earlier
-            if name := attribute(element, "id"):
-                self.of_lists[name] = self.counts.setdefault(style, {})
-        return place
-
-    def begin_at(self, place: _Place, number: int) -> None:
-        self.counts.setdefault(place.style, {})[place.level] = number - 1
+        if above:
+            return _Place(style, above.level + 1, above.counts)
+        counts = self.of_lists.get(attribute(element, "continue-list"))
+        if counts is None:
+            counts = self.counts.get(style, {}) if attribute(element, "continue-numbering") == "true" else {}
+        self.counts[style] = counts
+        if name := attribute(element, "id"):
+            self.of_lists[name] = counts
+        return _Place(style, 1, counts)
 
     def next(self, paragraph: Any, listed: _Place | None) -> str:
         """Return the number of a paragraph, with the blank after it; empty: it has none."""
         if listed is None and local_name(paragraph) == "h":
-            listed = _Place("", integer(paragraph, "outline-level", 1))
+            listed = _Place("", integer(paragraph, "outline-level", 1), self.headings)
             if attribute(paragraph, "restart-numbering") == "true":
                 first = integer(self.levels.get(("", listed.level)), "start-value", 1)
-                self.begin_at(listed, integer(paragraph, "start-value", first))
+                listed.begin_at(integer(paragraph, "start-value", first))
         level = self.levels.get((listed.style, listed.level)) if listed is not None and listed.numbered else None
         if listed is None or level is None:
             return ""
         if "bullet" in local_name(level) or "image" in local_name(level):
             font = attribute(child(level, "text-properties"), "font-name")
             return f"{bullet(attribute(level, 'bullet-char'), font)} "
-        counts = self.counts.setdefault(listed.style, {})
+        counts = listed.counts
         counts[listed.level] = counts.get(listed.level, integer(level, "start-value", 1) - 1) + 1
         for deeper in [one for one in counts if one > listed.level]:
             del counts[deeper]

@@ -15,7 +15,7 @@ _MORE = r"[\p{SB=Extend}\p{SB=Format}]*+"
 _SPACE = r"[\p{SB=Sp}\p{SB=Extend}\p{SB=Format}]*+"
 _CLOSE = r"[[\p{SB=Close}\p{SB=Extend}\p{SB=Format}]--\p{Ps}]*+"
 _BREAKS = r"\n\r\u0085\u2028\u2029"
-_LINE = rf"(?:\r\n|[{_BREAKS}])"
+_LINE = rf"(?>\r\n|[{_BREAKS}])"
 _ENDS = regex.compile(
     rf"""(?V1x)
     (?:
@@ -29,13 +29,14 @@ _ENDS = regex.compile(
     )
     (?![\p{{SB=SContinue}}\p{{SB=ATerm}}] | {_TERMINAL}) \s*+
     # The end of a line, unless it was wrapped: a word goes on after a hyphen, or a long line goes on in small letters.
-  | {_LINE} (?! (?: (?<=[\p{{L}}\p{{M}}][-\u2010\u00AD]{_LINE}) | (?<=[^{_BREAKS}]{{30}}{_LINE}) )
+  | (?P<line>{_LINE}) (?! (?: (?<=[\p{{L}}\p{{M}}][-\u2010\u00AD]{_LINE}) | (?<=[^{_BREAKS}]{{30}}{_LINE}) )
                 [^\S{_BREAKS}]*+ (?: [\p{{SB=Lower}}\p{{SB=OLetter}}] | (?<=,{_LINE}[^\S{_BREAKS}]*)\w ) ) \s*+"""
 )
 _AHEAD = 200
 """Characters after a place that tell whether a sentence ends there."""
 _BLANK_LINE = regex.compile(rf"{_LINE}[^\S{_BREAKS}]*{_LINE}")
 _WORD = regex.compile(r"(?r)(?<![\p{L}\p{M}\p{N}.])\p{L}\p{M}*(?:[\p{L}\p{M}]|\.(?=\p{L}))*")
+_LAST_WORD = regex.compile(rf"(?r)(?:^|[^\p{{L}}\p{{M}}\p{{N}}.\-])(\p{{L}}+)[^\S{_BREAKS}]*")
 _INITIALS = regex.compile(r"(?V1)(?:[\p{L}--[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}]]\p{M}*(?:\.|$))+")
 _LIST_ITEM = regex.compile(
     rf"(?r)(?:^|[{_BREAKS}])[^\S{_BREAKS}]*\(?(?:\p{{Nd}}{{1,3}}(?:\.\p{{Nd}}{{1,3}})*|[IVXLC]{{1,6}}|\p{{L}})"
@@ -55,6 +56,13 @@ _BEFORE_NUMBERS = frozenset(
     "no nos nr nrs art arts sec secs fig figs eq vol vols ch chap cl cls par para paras p pp pg tab app abs ziff kap "
     "bd núm num pág cap ст стр рис гл пп табл тел αρ σελ jan feb mar apr jun jul aug sep sept oct nov dec".split()
 )
+_BEFORE_MORE = frozenset(
+    "the a an of to and or by for from with in within at as than its their any each such this under between "
+    "der die das des dem den ein eine einer eines und oder von vom zum zur im mit für sowie "
+    "le la les un une du de et ou par pour avec sur dans aux el los las del y o por para con da do dos das e "
+    "il lo gli della delle dei het een van en met voor".split()
+)
+"""Words with which no sentence ends: a line that ends with one was wrapped, and the next may begin with a name."""
 
 
 def sentence_ends(text: str, start: int = 0, stop: int | None = None) -> Iterator[int]:
@@ -71,10 +79,14 @@ def sentence_ends(text: str, start: int = 0, stop: int | None = None) -> Iterato
 
 
 def _goes_on(text: str, match: "regex.Match[str]") -> bool:
-    """Whether the full stop of a match belongs to an abbreviation, or to the number of a list item or of a day."""
+    """Whether a match ends no sentence: the full stop of an abbreviation, list item or day, or a wrapped line."""
     stop, after = match.start("stop"), match.end()
-    if stop < 0 or _BLANK_LINE.search(match[0]):
+    if _BLANK_LINE.search(match[0]):
         return False
+    if stop < 0:
+        last = match["line"] and _LAST_WORD.match(text, max(0, match.start() - 40), match.start())
+        word = last[1] if last else ""
+        return (word if len(word) < 2 else word.casefold()) in _BEFORE_MORE  # but "Exhibit A" ends a line
     if _LIST_ITEM.match(text, max(0, stop - 40), stop):
         return True
     if _DAY.match(text, max(0, stop - 3), stop):

@@ -16,7 +16,7 @@ from memagent.reading.tokens import Tokenizer
 from memagent.records import Segment, stable_hash
 
 Boundary = Literal["soft", "hard"]
-CUTTING_VERSION = 1
+CUTTING_VERSION = 2
 """Version of the rules by which texts are cut. A change of them must raise it: segments of two versions never mix, and
 readings of them have different ids."""
 _WINDOW = 200_000

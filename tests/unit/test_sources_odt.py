@@ -172,6 +172,24 @@ def test_a_list_goes_on_with_the_one_that_it_names():
     assert text(body, automatic=LEVELS).split("\n") == ["1. Scope", "1. Annex", "2. Breach", "3. End"]
 
 
+def test_a_list_in_another_counts_with_it_whatever_its_style_and_an_item_may_have_its_own():
+    other = LEVELS.replace('style:name="L"', 'style:name="M"').replace('num-suffix="."', 'num-suffix=":"')
+    inner = f'<text:list text:style-name="M">{item(p("Rent"))}</text:list>'
+    body = f'<text:list text:style-name="L">{item(p("Duties") + inner)}</text:list>'
+    deeper = item(f"<text:list>{item(p('Deposit'))}</text:list>")
+    body += f'<text:list text:style-name="L" text:continue-numbering="true">{deeper}</text:list>'
+    of_m = ' text:style-override="M"'
+    body += f'<text:list text:style-name="L" text:continue-numbering="true">{item(p("End"), of_m)}</text:list>'
+    body += f"<text:list>{item(p('plain'))}</text:list>"
+    assert text(body, automatic=LEVELS + other).split("\n") == [
+        "1. Duties",
+        "1.a) Rent",
+        "1.b) Deposit",
+        "2: End",
+        "plain",
+    ]
+
+
 def test_numbers_of_lists_are_computed():
     inner = f"<text:list>{item(p('Rent') + p('more of it'))}{item(p('Deposit'))}</text:list>"
     body = f'<text:list text:style-name="L">{item(p("Parties"))}{item(p("Duties") + inner)}</text:list>' + p("between")
