@@ -132,6 +132,6 @@ def test_ascii_is_folded_as_by_the_pattern_of_all_scripts(text):
 
 
 def test_marks_without_an_end_cost_no_more_than_other_text():
-    began = time.monotonic()
+    began = time.process_time()
     assert found("b", "a" + "\u0301" * 40_000 + " b") == ["b"]
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10

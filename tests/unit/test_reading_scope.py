@@ -207,7 +207,7 @@ def test_a_declaration_that_cannot_be_used_is_an_error(tmp_path, damage):
 
 
 def test_dots_without_an_end_cost_no_more_than_other_text():
-    began = time.monotonic()
+    began = time.process_time()
     for what in (".", "/", "a.", "-_"):
         assert features(what * 20_000) is not None
-    assert time.monotonic() - began < 15
+    assert time.process_time() - began < 15

@@ -260,6 +260,6 @@ def test_the_first_of_two_answers_to_a_reading_counts_whichever_file_comes_first
 
 
 def test_words_that_a_text_repeats_are_looked_for_in_good_time():
-    began = time.monotonic()
+    began = time.process_time()
     assert find_words("a " * 200_000, "a " * 2_000 + "q") == (0, 199)
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10

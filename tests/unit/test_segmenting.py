@@ -110,6 +110,6 @@ def test_control_tokens_in_a_document_are_plain_text():
 
 @pytest.mark.parametrize("what", ["\u0301", "👩\u200d", "🇦"])
 def test_clusters_without_an_end_cost_no_more_than_other_text(what):
-    text, began = ("a" + what * 200_000)[:200_000], time.monotonic()
+    text, began = ("a" + what * 200_000)[:200_000], time.process_time()
     assert "".join(segment.text for segment in segments("h", text, TOKENIZER, 512)) == text
-    assert time.monotonic() - began < 15
+    assert time.process_time() - began < 15

@@ -175,9 +175,9 @@ def test_errors_have_openais_form():
 
 
 def test_marks_without_an_end_cost_no_more_than_other_text():
-    began = time.monotonic()
+    began = time.process_time()
     found = text_and_question(chat(("user", "<document>" * 200_000), ("user", "Who?")))
-    assert found.question == "Who?" and time.monotonic() - began < 5
+    assert found.question == "Who?" and time.process_time() - began < 5
 
 
 async def test_an_upload_that_stalls_gives_its_place_back(monkeypatch):
