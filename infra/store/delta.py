@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from infra.store.buckets import EVERY, first_of_each
-from infra.store.location import Store
+from infra.store.location import OS_ERROR, Store
 from infra.store.schemas import TABLES
 from memagent.errors import MemagentError
 from memagent.records import stable_hash
@@ -486,8 +486,9 @@ def is_damage(error: Exception) -> bool:
     said = str(error)
     if isinstance(error, DeltaError):
         return "Parquet" in said and bool(_CUT.search(said) or not _OTHERS.search(said))
-    # An OSError of Arrow's decoders has no number.
-    return getattr(error, "errno", None) in (None, ENOENT) and "AWS Error" not in said
+    # An OSError of Arrow's decoders has no number; deltalake writes it into the text.
+    number = int(found[1]) if (found := OS_ERROR.search(said)) else getattr(error, "errno", None)
+    return number in (None, ENOENT) and "AWS Error" not in said
 
 
 def _damaged(part: str, what: str, store: Store, said: str) -> MemagentError:

@@ -413,7 +413,7 @@ _ADVICE = {
 }
 _NUMBERS = {"Generic S3 error": errno.EHOSTDOWN, "NETWORK_CONNECTION": errno.EHOSTDOWN, "ACCESS_DENIED": errno.EACCES}
 """Words of deltalake and Arrow, and the error that they mean."""
-_RUST = re.compile(r"os error (\d+)")
+OS_ERROR = re.compile(r"os error (\d+)")
 """How deltalake names the system's error."""
 
 
@@ -421,7 +421,7 @@ def storage_error(error: BaseException) -> str | None:
     """Return what to tell of an error that the disk or S3 is the reason of; None for any other."""
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None
-        if number not in _ADVICE and (match := _RUST.search(str(cause))):
+        if number not in _ADVICE and (match := OS_ERROR.search(str(cause))):
             number = int(match[1])
         if number not in _ADVICE:
             denied = errno.EACCES if isinstance(cause, PermissionError) else None

@@ -16,6 +16,8 @@ _SPACE = r"[\p{SB=Sp}\p{SB=Extend}\p{SB=Format}]*+"
 _CLOSE = r"[[\p{SB=Close}\p{SB=Extend}\p{SB=Format}]--\p{Ps}]*+"
 _BREAKS = r"\n\r\u0085\u2028\u2029"
 _LINE = rf"(?>\r\n|[{_BREAKS}])"
+_PROSE = rf"(?:\A|[{_BREAKS}])[^\t{_BREAKS}]{{30,}}"
+"""A long line that is no row of a table."""
 _ENDS = regex.compile(
     rf"""(?V1x)
     (?:
@@ -29,7 +31,7 @@ _ENDS = regex.compile(
     )
     (?![\p{{SB=SContinue}}\p{{SB=ATerm}}] | {_TERMINAL}) \s*+
     # The end of a line, unless it was wrapped: a word goes on after a hyphen, or a long line goes on in small letters.
-  | (?P<line>{_LINE}) (?! (?: (?<=[\p{{L}}\p{{M}}][-\u2010\u00AD]{_LINE}) | (?<=[^{_BREAKS}]{{30}}{_LINE}) )
+  | (?P<line>{_LINE}) (?! (?: (?<=[\p{{L}}\p{{M}}][-\u2010\u00AD]{_LINE}) | (?<={_PROSE}{_LINE}) )
                 [^\S{_BREAKS}]*+ (?: [\p{{SB=Lower}}\p{{SB=OLetter}}] | (?<=,{_LINE}[^\S{_BREAKS}]*)\w ) ) \s*+"""
 )
 _AHEAD = 200

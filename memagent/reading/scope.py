@@ -224,7 +224,7 @@ def check_answer(
     miscopied = bool(kind and kind.form and evidence) and not any(one.verbatim for one in evidence)
     if miscopied:
         warnings.append("no quote has this number or date as it stands here")
-    if answer and not evidence:
+    if answer and not any(one.quote for one in evidence):
         warnings.append("no sentence of the text says this, or supports it")
     others = [f"{near}, not {name}" for name, near in confused(question, "\n".join(one.quote for one in evidence))]
     taken = not others or scope is None or scope.confused is None

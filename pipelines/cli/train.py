@@ -120,15 +120,6 @@ def exports(given: Common, run: Annotated[str, typer.Argument(help="Training run
         typer.echo(f"step {model.step:>6}  {model.kind:<8} {model.size_bytes / 2**30:8.3f} GiB  {model.folder}")
 
 
-_STAGES = {
-    "start": "starting the engines and the learner",
-    "rollout": "reading",
-    "learn": "learning",
-    "validate": "validating",
-    "step": "done",
-}
-
-
 @contextmanager
 def progress(quiet: bool) -> "Iterator[Progress]":
     """Show the training loop's events on standard error: a bar on a terminal, and a line for each step."""
@@ -149,10 +140,11 @@ def progress(quiet: bool) -> "Iterator[Progress]":
             groups = f"{event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
             bars.update(task, description=f"reading: {groups}")
             return
-        text = _STAGES.get(str(event["stage"]), str(event["stage"]))
-        bars.update(task, description=text, total=event.get("steps"), completed=event.get("step"))
+        bars.update(task, description=event["stage"], total=event.get("steps"), completed=event.get("step"))
         if event["stage"] == "step":
             console.print(line(event["row"]), highlight=False, soft_wrap=True)
+        elif not console.is_terminal and not event["step"]:  # the first step may take minutes
+            console.print(event["stage"])
 
     with bars:
         yield show
@@ -161,12 +153,14 @@ def progress(quiet: bool) -> "Iterator[Progress]":
 def line(row: Mapping[str, Any]) -> str:
     """Return the metrics of a step as one line."""
     text = f"step {row['step']:4}"
-    if "reward" not in row:  # the teacher's readings
+    if "nll" in row and "reward" not in row:  # the teacher's readings
         text += f"  nll {row['nll']:.4f}"
-    else:
+    elif row["step"]:
         text += f"  reward {row['reward']:.3f}  strict {row['strict']:.3f}  lenient {row['lenient']:.3f}"
         text += f"  kept {percent(row['groups'], row['sampled_groups'])}  logprob diff {row['logprob_diff']:.4f}"
-    text += f"  entropy {row['entropy']:.3f}  norm {row['gradient_norm']:.2f}  {duration(sum(row['seconds'].values()))}"
+    if row["step"]:  # else nothing is learnt yet
+        text += f"  entropy {row['entropy']:.3f}  norm {row['gradient_norm']:.2f}"
+        text += f"  {duration(sum(row['seconds'].values()))}"
     if "validation" in row:
         scores = row["validation"]
         text += f"  validation {scores['reward']:.3f} strict {scores['strict']:.3f} (n={scores['n']})"

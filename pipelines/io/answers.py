@@ -329,7 +329,7 @@ def _cells(row: Row) -> Iterator[object]:
     for name in _LAYOUT.header:
         if name in _PLACE_CELLS:
             place = first.get(_EVIDENCE_NAMES.get(name, name))
-            yield "" if place in (-1, None) else place  # -1: there is no quote
+            yield "" if place in (-1, None) or (name == "verbatim" and not first["quote"]) else place  # -1: no quote
         else:
             yield flat(row.get(name))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from infra.sources.dataset_files import open_records
 from infra.store.claims import used
-from infra.store.corpora import check_name, remember
+from infra.store.corpora import check_name, forgotten, remember
 from infra.store.documents import DocumentWriter, current_documents, document_texts
 from infra.store.location import Corpus
 from infra.store.qa import CorpusIndex, read_qa
@@ -156,8 +156,8 @@ def import_qa(
     """Import the rows of a Parquet or JSON lines file as gold and their texts as documents; return the run's summary.
 
     A text that equals a document of the corpus is not added again. The file's split is ignored: the split is by
-    document. Rows without a question, an answer or a text are dropped and counted. A format of
-    `memagent.evaluation.records.FORMATS` is recognised where none is given; `columns` are for files of none of them.
+    document. Rows without a question, an answer or a text, and those on a forgotten text, are dropped and counted. A
+    format of `memagent.evaluation.records.FORMATS` is recognised where none is given; `columns` are for other files.
 
     Raises UsageError: the file cannot be read, is of no known format, or a record is malformed.
     """
@@ -171,6 +171,7 @@ def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None,
     started, refused = now(), Counter[str]()
     records, parse = open_records(path, columns, format)
     hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
+    gone = forgotten(corpus)
     writer = DocumentWriter(corpus, run_id, started)
     fresh: list[Qa] = []
     documents = 0
@@ -181,6 +182,9 @@ def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None,
             refused[f"no {error.lacks}"] += 1
             continue
         stream = tuple(text_hash(text) for text in record.documents)
+        if not gone.isdisjoint(stream):
+            refused["forgotten text"] += 1
+            continue
         for content_hash, text in zip(stream, record.documents, strict=True):
             if content_hash not in hashes:
                 hashes.add(content_hash)

@@ -24,10 +24,8 @@ from memagent.records import Progress, ProgressCounts
 
 _COMPARED = 250_000
 """Documents whose hashes are compared at once, by a task if there are more: 200 MB."""
-_DOCUMENTS, _CHARS = 40_000, 32_000_000
-"""Documents and characters of a task at most."""
-_SMALL_CHARS = 8_000_000
-"""Characters that are segmented in the driver's own process, in less time than Ray takes to start."""
+_DOCUMENTS, _CHARS = 40_000, 8_000_000
+"""Documents and characters of a task at most; one task's are segmented in less time than Ray takes to start."""
 _SMALL = 128
 """Documents that are worth a task of their own while a processor is free."""
 
@@ -60,7 +58,7 @@ def segment(corpus: Corpus, reader: ReaderSpec, run_id: str, progress: Progress 
     quarantine, total = Table(corpus.store, "quarantine"), Counter[str]()
     work = partial(_segment_bucket, corpus=corpus, reader=reader)
     parts = [Bucket(index, tasks) for index in range(tasks)]
-    for done in run_job(work, parts, corpus.store, local=chars <= _SMALL_CHARS):
+    for done in run_job(work, parts, corpus.store, local=chars <= _CHARS):
         commits.add(done["files"])
         quarantine.upsert(
             failure_row(corpus.name, "segment", name, reason="segment", detail=message, run_id=run_id)

@@ -191,7 +191,7 @@ class Loop:
     async def _step(self) -> None:
         step, stage = self.state.step + 1, self.recipe.stage
         self._seconds = dict.fromkeys(_PHASES, 0.0)
-        self._show("rollout", step)
+        self._show("reading", step)
         with self._timed("rollout"):
             sampled = await self.sampler.batch(step)
         if not sampled.groups:
@@ -199,7 +199,7 @@ class Loop:
                 f"step {step}: of {len(sampled.seen)} groups none has signal: all rollouts of a group got the "
                 f"same reward ({sampled.counts}). The tasks are too easy or too hard for this policy. {_said(sampled)}"
             )
-        self._show("learn", step)
+        self._show("learning", step)
         async with self.turns.learners():
             with self._timed("learn"):
                 groups = sampled.groups
@@ -292,7 +292,7 @@ class Loop:
         """Score the current weights; export the best so far as a model folder."""
         if self.pool is None:
             return
-        self._show("validate", row["step"])
+        self._show("validating", row["step"])
         with self._timed("validate"):
             drawn = map(self.validation.task, range(self.recipe.stage.validate_with))
             tasks = list({(task.question, *(one.text for one in task.segments)): task for task in drawn}.values())
@@ -307,6 +307,7 @@ class Loop:
             state.stale += 1
         if row["step"] == 0:
             self._note(row)
+            self._show("step", 0, row=row)
 
     async def _commit_saved(self) -> None:
         """Wait until the checkpoint that is being written is whole, and let the state point at it."""

@@ -102,7 +102,7 @@ async def _train(
     learner = LearnerGroup(run.reader, recipe, slots)
     turns = Turns(learner, pool, shared=slots is not None)
     monitors = Monitors(checkpoints.store, checkpoints.run_id, recipe.stage)
-    show({"stage": "start", "step": state.step, "steps": recipe.stage.max_steps})
+    show({"stage": "starting the engines and the learner", "step": state.step, "steps": recipe.stage.max_steps})
     try:
         await turns.start()
         loop = Loop(

@@ -18,9 +18,9 @@ import pytest
 
 from infra.cluster.board import Attempt, Board
 from infra.readers import ReaderSpec
-from infra.store.corpora import remember, tag
+from infra.store.corpora import forgotten, remember, tag
 from infra.store.delta import Table
-from infra.store.documents import DocumentWriter, document_texts
+from infra.store.documents import DocumentWriter, current_documents, document_texts
 from infra.store.feedback import Reviews, verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
@@ -378,6 +378,15 @@ def test_a_file_of_other_columns_is_refused(store, tmp_path, rows, words):
     with pytest.raises(UsageError, match=re.escape(words)):
         import_qa(Corpus(store, "c"), path)
     assert not read_qa(store)
+
+
+def test_rows_on_a_forgotten_text_are_not_imported(store, tmp_path):
+    path, corpus = tmp_path / "rows.parquet", Corpus(store, "c")
+    write_parquet(path, [record("Who?", ["Ada"], "Ada was here."), record("Who?", ["Bo"], "Bo was here.")])
+    forgotten(corpus, [text_hash("Ada was here.")])
+    assert import_qa(corpus, path)["dropped"] == {"forgotten text": 1}
+    assert [row.answers for row in read_qa(store)] == [("Bo",)]
+    assert current_documents(corpus, ["content_hash"])["content_hash"].to_pylist() == [text_hash("Bo was here.")]
 
 
 def test_a_file_that_is_no_parquet_is_refused(store, tmp_path):

@@ -33,7 +33,7 @@ store, model, folder, run_id, executor = sys.argv[1:]
 sets = ["flush_seconds=0.2", "ray.cpus=2"]
 if executor == "ray":
     sets += ["pool.max_size=2", "pool.cpus=0.4"]
-    ingesting._FEW_SOURCES = segment._SMALL_CHARS = 0
+    ingesting._FEW_SOURCES, segment._CHARS = 0, 4_000
 config = load_config(store=store, engine__kind="scripted", engine__model=model, sets=sets)
 with lazy_ray(config.ray):
     ingest(Corpus(Store(store), "c"), [folder], config, run_id)

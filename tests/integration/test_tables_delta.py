@@ -247,11 +247,12 @@ def test_a_damaged_file_ends_no_work_without_naming_the_repair(store: Store, har
     [
         OSError("When reading 'part': AWS Error NETWORK_CONNECTION during GetObject operation"),
         OSError(28, "No space left on device"),
+        OSError("Generic LocalFileSystem error: Unable to write\n No space left on device (os error 28)"),
         DeltaError("Parquet error: Failed to fetch metadata: Object Store error: Generic S3 error: timed out"),
         DeltaError("Parquet error: Z-order failed: Resources exhausted: with top memory consumers"),
         CommitFailedError("a conflict"),
     ],
-    ids=["server", "disk", "server of deltalake", "memory", "conflict"],
+    ids=["server", "disk", "disk of deltalake", "server of deltalake", "memory", "conflict"],
 )
 def test_an_error_that_is_not_the_files_stays_what_it_is(store: Store, error: Exception) -> None:
     with pytest.raises(type(error)) as raised, Table(store, "quarantine").readable():

@@ -54,6 +54,7 @@ def test_sentences_end_at_the_marks_of_their_script(parts):
         ["Heading\n", "A line that is so long that it was wrapped\nin it, and after a hy-\nphen. ", "Yes."],
         ["Governed by the laws of the \nState of Illinois within\n30 days. ", "What for? ", "Rent."],
         ["Pacht an die\r\nStadt. ", "Signed by:\n", "Ann on behalf of\n\n", "Exhibit A\n", "The-the\n", "End"],
+        ["a row\tof a table that is longer than a line of\ttext\n", "another\trow\n", "x"],
         ["name: x\n", "value: y\r\n\r\n", "end"],
     ],
 )

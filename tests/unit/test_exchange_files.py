@@ -66,6 +66,10 @@ def test_csv_in_a_file_is_what_a_spreadsheet_opens(tmp_path):
     assert (
         row["question"] == "Which law — für alle?" and row["title"] == "'=HYPERLINK(1)" and row["gold"] == "Nevada|NV"
     )
+    without = PLACE | {"quote": "", "quote_start": -1, "quote_end": -1, "verbatim": False}
+    write_answers([answer(place=without)], None, tmp_path / "b.csv")
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "b.csv").read_text("utf-8-sig")))
+    assert (row["quote"], row["quote_start"], row["verbatim"], row["char_start"]) == ("", "", "", "100")
 
 
 def test_the_command_and_the_review_pages_have_one_layout():

@@ -106,8 +106,10 @@ def test_a_number_that_no_quote_says_is_low_and_marked(question, answer, said):
     assert (checked.level == "low") == said and checked.taken
 
 
-def test_an_answer_without_a_quote_is_low_and_marked():
-    checked = check_answer(SCOPE, "Which law governs this agreement?", "Britishateateate", [], 0.9999)
+@pytest.mark.parametrize("places", [0, 1])
+def test_an_answer_without_a_quote_is_low_and_marked(places):
+    evidence = [replace(one, quote="", verbatim=False) for one in quoted("a text")[:places]]
+    checked = check_answer(SCOPE, "Which law governs this agreement?", "Britishateateate", evidence, 0.9999)
     assert (checked.level, checked.warnings) == ("low", ("no sentence of the text says this, or supports it",))
     assert not check_answer(None, "Which law governs this agreement?", "", [], None).warnings
 
