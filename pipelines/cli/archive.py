@@ -164,12 +164,12 @@ def check(
         out(summary)
     else:
         for damage in summary["damages"]:
-            does = damage["repair"] or "nothing can be done"
-            does = does if repair or not damage["repair"] else f"--repair: {does}"
-            typer.echo(f"{damage['part']}: {damage['item']}: {damage['detail']} ({does})")
+            does = f" ({'' if repair else '--repair: '}{damage['repair']})" if damage["repair"] else ""
+            typer.echo(f"{damage['part']}: {damage['item']}: {damage['detail']}{does}")
         counts = ", ".join(f"{count:,} {what}" for what, count in summary["checked"].items() if count)
         found = sum(summary["found"].values())
-        left = "" if repair or not summary["lasting"] else f": memagent check {corpus} --repair"
+        can = not repair and any(damage["repair"] for damage in summary["damages"])
+        left = f": memagent check {corpus} --repair" if can else ""
         typer.echo(f"{corpus}: {counts} checked; {found:,} damaged, {summary['lasting']:,} left{left}")
     raise typer.Exit(1 if summary["lasting"] else 0)
 
@@ -201,8 +201,8 @@ def forget(
         )
         if summary["kept_texts"]:
             typer.echo(
-                f"{summary['kept_texts']:,} texts stay: other documents have them. Where a forgotten document's file "
-                "still lies in its folder, the next ingest takes it in again"
+                f"kept, since other documents have them: {plural(summary['kept_texts'], 'text')}. Where a forgotten "
+                "document's file still lies in its folder, the next ingest takes it in again"
             )
         for name in summary["evaluated"]:
             typer.echo(f"{name}, an evaluation, had copies: they {'would go' if dry_run else 'went'}, too")

@@ -63,7 +63,7 @@ class CheckSummary(TypedDict):
 
     corpus: str
     checked: dict[str, int]
-    """Files, documents, answers and policies that were looked at."""
+    """Files, texts, answers and policies that were looked at."""
     found: dict[str, int]
     """Damages by part of the store."""
     damages: list[Damage]
@@ -204,7 +204,7 @@ def _check_texts(bucket: Bucket, work: _Check) -> _BucketCheck:
         writer.delete(table.filter(pc.is_in(table["content_hash"], pa.array(lost, pa.string()))).to_pylist())
         writer.commit()
     damages = _damages("texts", lost, "dropped; the next ingest takes it from its source again")
-    return {"checked": {"documents": count}, "damages": damages}
+    return {"checked": {"texts": count}, "damages": damages}
 
 
 def _check_sources(work: _Check) -> _BucketCheck:

@@ -58,7 +58,7 @@ def test_what_is_whole_is_left_alone(archive):
     checked = archive.check(repair=True)
     assert checked["found"] == {} and checked["lasting"] == 0
     counts = checked["checked"]
-    assert (counts["documents"], counts["answers"], counts["segmented"]) == (DOCUMENTS, DOCUMENTS, DOCUMENTS)
+    assert (counts["texts"], counts["answers"], counts["segmented"]) == (DOCUMENTS, DOCUMENTS, DOCUMENTS)
     taken, again = archive.night()
     assert taken["unchanged"] == DOCUMENTS and again["conversations"] == 0
     assert archive.answers(again["run_id"]) == archive.answers(asked["run_id"])
