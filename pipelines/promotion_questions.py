@@ -13,6 +13,7 @@ from typing import Literal
 from infra.maintenance.erasure import PROMOTIONS
 from infra.models import cache_folder
 from infra.sources.dataset_files import DatasetFile
+from infra.store.corpora import check_known
 from infra.store.delta import Table
 from infra.store.documents import document_texts
 from infra.store.location import Corpus, Store, file_system
@@ -98,6 +99,7 @@ def find_questions(
     questions: list[_Question] = []
     text_of: dict[str, Callable[[str], str]] = {}
     for corpus in dict.fromkeys(spec.corpora):
+        check_known(Corpus(store, corpus))
         questions += _harvested(read_rows(store, corpus, [split]), since, counts)
     for name in dict.fromkeys(spec.data if split == "promotion" else ()):
         file = DatasetFile(name, columns_of(spec.columns))

@@ -5,9 +5,7 @@
 All of `erase` can be repeated.
 """
 
-import gzip
 import json
-import zlib
 from datetime import timedelta
 from typing import TypedDict
 
@@ -32,6 +30,7 @@ from infra.store.location import Corpus, Store
 from infra.store.runs import forget_rollups
 from infra.store.schemas import TABLES, now
 from memagent.errors import MemagentError, UsageError
+from memagent.rl.dataset import dataset_name
 
 JOURNAL = "forgetting.json"
 PROMOTIONS, TRAININGS = "promotions", "training"
@@ -39,8 +38,8 @@ PROMOTIONS, TRAININGS = "promotions", "training"
 _RUN_FILES = ("report.html", "evaluation.html", "log.txt", "results.parquet", "answers.parquet")
 _ASIDE, _HEARTBEAT = ".tmp", "/.heartbeat.json."
 """Of files that were being written when their writer was killed; runs that wait write heartbeats now."""
-_SAMPLE = b'"sample_id": "qa-'
-"""In recorded rollouts of harvested rows (`memagent.rl.sources`)."""
+_NAMED, _MADE_UP = "named.json", "needles"
+"""What a training was made of (`pipelines.training.settings`), and the data that are of no documents by themselves."""
 
 
 class Forgetting(TypedDict):
@@ -154,14 +153,16 @@ def complete(store: Store, journal: ForgetJournal) -> None:
 def _delete_copies(corpus: Corpus) -> None:
     """Delete what may hold texts of documents and can be made again, is kept to be looked at, or is half written.
 
-    Recorded rollouts of trainings on harvested rows have them as token ids, those of other rows among them; the
-    question files of promotion checks have them whole.
+    Recorded rollouts of trainings on documents have them as token ids; the question files of promotion checks have them
+    whole.
     """
     store = corpus.store
     gone = [*store.list("damaged", suffix=""), *store.list(PROMOTIONS, suffix="")]
     gone += [path for path in store.sizes(suffix=_ASIDE, hidden=True) if _HEARTBEAT not in path]
-    if "harvest" in Table(store, "runs").read(corpus.name, ["kind"])["kind"].to_pylist():
-        gone += [path for path in store.list(TRAININGS, suffix=".jsonl.gz") if _may_hold_rows(store.fs.cat_file(path))]
+    recorded = store.list(TRAININGS, suffix=".jsonl.gz")
+    trainings = {path: path.removeprefix(store.path(TRAININGS)).split("/")[1] for path in recorded}
+    made_up = {run for run in trainings.values() if _is_made_up(store, run)}
+    gone += [path for path, run in trainings.items() if run not in made_up]
     for path in gone:
         store.delete(path)
     local = Store(str(cache_folder()))
@@ -169,11 +170,13 @@ def _delete_copies(corpus: Corpus) -> None:
         local.delete(path)
 
 
-def _may_hold_rows(data: bytes) -> bool:
+def _is_made_up(store: Store, training: str) -> bool:
+    """Whether a training has no text of any document."""
     try:
-        return _SAMPLE in gzip.decompress(data)
-    except (EOFError, OSError, zlib.error):  # cut off by a kill or damaged: nobody can say
-        return True
+        made_of = json.loads(store.read_bytes(TRAININGS, training, _NAMED))
+    except (OSError, ValueError):  # nobody can say
+        return False
+    return not made_of["text"] and {*map(dataset_name, made_of["data"])} == {_MADE_UP}
 
 
 def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:

@@ -146,9 +146,9 @@ _MOST_LETTERS = 63
 
 
 def counted(count: int, style: str, *, doubled: bool = False) -> str:
-    """Write a count of a list as Word's ``numFmt`` says; formats of other scripts are written as decimals.
+    """Write a count of a list as Word's ``numFmt`` says, or as its first number (``001``).
 
-    After z come aa and ab or, `doubled`, aa and bb.
+    Formats of other scripts are written as decimals. After z come aa and ab or, `doubled`, aa and bb.
     """
     if style == "none":
         return ""
@@ -163,7 +163,8 @@ def counted(count: int, style: str, *, doubled: bool = False) -> str:
     if style in ("lowerRoman", "upperRoman") and 0 < count < 4000:
         roman = _roman(count)
         return roman if style == "lowerRoman" else roman.upper()
-    return f"{count:02}" if style == "decimalZero" else str(count)
+    style = "01" if style == "decimalZero" else style
+    return f"{count:0{min(len(style), _MOST_LETTERS)}}" if style[:1] == "0" else str(count)
 
 
 def _roman(count: int) -> str:

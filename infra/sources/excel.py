@@ -49,6 +49,7 @@ _LITERAL = re.compile(r'"([^"]*)"|\\(.)')
 _DIGITS = re.compile(r"[0#?][0#?,.]*(?:E[+-][0#?]+)?|\.[0#?]+|general", re.I)
 _FRACTION = re.compile(r"s\]?[.,](0+)")
 _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.I)
+_PRINTED = re.compile(r'&(?:"[^"]*"|K(?:[0-9A-F]{6}|\d\d[+-]\d{3})|\d+|.)', re.I | re.DOTALL)
 _EXACT = Context(prec=1_000)
 _UNCOMPUTED = "uncomputed formula"
 
@@ -123,9 +124,16 @@ class Workbook:
             for _, cells in self.rows(path):
                 if line := self._line(cells):
                     yield line
+            yield from self._printed(path)
             yield from self._beside(path)
             if several:
                 yield ""
+
+    def _printed(self, sheet: str) -> Iterator[str]:
+        """Yield the headers and footers of a sheet's pages (18.3.1.46), without page numbers and looks."""
+        found = (one.text or "" for part in self._archive.elements(sheet, "headerFooter") for one in part)
+        said = (_PRINTED.sub(lambda code: {"&&": "&"}.get(code[0], " "), text) for text in dict.fromkeys(found))
+        yield from filter(None, (" ".join(text.split()) for text in said))
 
     def _beside(self, sheet: str) -> Iterator[str]:
         """Yield the comments of a sheet and the texts of what is drawn on it."""

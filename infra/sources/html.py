@@ -23,7 +23,7 @@ from inscriptis.model.tag.table_tag import table_start_handler
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode, glyphs
 from infra.sources.office import child, local_name, opened, xml
-from infra.sources.style_sheets import BULLET, WAS, StyleRule, apply_styles, integer, list_style, style_rules
+from infra.sources.style_sheets import BULLET, ROOM, WAS, StyleRule, apply_styles, integer, list_style, style_rules
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
@@ -121,7 +121,7 @@ def prepare(tree: Any) -> None:
         element.tag = "article"
     _write_formulas(tree)
     for element in list(tree.iter("*")):
-        style = element.get("style", "")
+        style = f"{element.get(ROOM, '')};{element.get('style', '')}"
         box = element.tag in _BOXES or _APART.search(style) or (_BOX.search(style) and _WIDE.search(style))
         for one in [*(element if _ROW.search(style) else ()), *([element] if box else ())]:
             if one.tag in _INLINE or one.tag in _BOXES:

@@ -320,13 +320,13 @@ class _Numbers:
         level = self.levels.get((listed.style, listed.level)) if listed is not None and listed.numbered else None
         if listed is None or level is None:
             return ""
-        if "bullet" in local_name(level) or "image" in local_name(level):
-            font = attribute(child(level, "text-properties"), "font-name")
-            return f"{bullet(attribute(level, 'bullet-char'), font)} "
         counts = listed.counts
         counts[listed.level] = counts.get(listed.level, integer(level, "start-value", 1) - 1) + 1
         for deeper in [one for one in counts if one > listed.level]:
             del counts[deeper]
+        if "bullet" in local_name(level) or "image" in local_name(level):
+            font = attribute(child(level, "text-properties"), "font-name")
+            return f"{bullet(attribute(level, 'bullet-char'), font)} "
         first = max(1, listed.level - integer(level, "display-levels", 1) + 1)
         shown = {}
         for one in range(1, listed.level + 1):
@@ -341,7 +341,5 @@ class _Numbers:
 
 def _counted(count: int, level: Any) -> str:
     """Write a count of a list; formats of other scripts (LibreOffice's ``А, Б, В``) are written as decimals."""
-    name, doubled = attribute(level, "num-format"), attribute(level, "num-letter-sync") == "true"
-    if name[:1] == "0":  # 01, 02, 03
-        return f"{count:0{len(name.partition(',')[0])}}"
-    return counted(count, _FORMATS.get(name, "decimal"), doubled=doubled)
+    name, doubled = attribute(level, "num-format").partition(",")[0], attribute(level, "num-letter-sync") == "true"
+    return counted(count, _FORMATS.get(name, name), doubled=doubled)

@@ -1,5 +1,6 @@
 """PDF (pdfium). A page that is a picture is read by OCR, if the extra `ocr` is installed."""
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
@@ -17,6 +18,8 @@ _FEW_CHARS = 100
 """Characters that a scanner or a stamp may have put on a page that is a picture."""
 _OCR_PIXELS = 2_000
 """Of the longer side of a page that is read by OCR: 170 to the inch of A4."""
+_UNREADABLE = re.compile("[\x01-\x08\x0e-\x1f\x7f\ue000-\uf8ff\ufffd]")
+"""What stands for a letter of a font that does not say which one it is."""
 _SAME_LINE = 0.5
 """Share of a line's height by which the middles of two words on it may differ."""
 
@@ -40,7 +43,8 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     try:
         text, starts = joined_pages(list(within(request.allowance, read.pages())))
         title = clean(document.get_metadata_dict().get("Title") or "")
-        beside = unread({"attachment": document.count_attachments(), "comment": read.comments})
+        counts = {"attachment": document.count_attachments(), "comment": read.comments}
+        beside = unread(counts | {"unreadable letter": read.unreadable})
         form = document.get_formtype()
     finally:
         document.close()
@@ -57,7 +61,7 @@ class _Read:
         self._document = document
         self._by_ocr: list[int] = []
         self._not_read: list[int] = []
-        self.comments = 0  # on the pages so far
+        self.comments = self.unreadable = 0  # on the pages so far
 
     def pages(self) -> Iterator[str]:
         for index in range(len(self._document)):
@@ -70,6 +74,7 @@ class _Read:
                     self._by_ocr.append(index + 1)
                 elif blank(text) or not _ocr_is_there():
                     self._not_read.append(index + 1)
+            self.unreadable += len(_UNREADABLE.findall(text))
             yield text
 
     def warnings(self) -> tuple[str, ...]:

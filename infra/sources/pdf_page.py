@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count, pairwise, takewhile
 from typing import Any, Literal, NamedTuple
 
-from infra.sources.decoding import clean
+from infra.sources.decoding import clean, glyphs
 from memagent.errors import SourceError
 
 _SOFT_HYPHEN = re.compile("[\x02\ufffe]")
 """What pdfium writes for a hyphen at a line's end."""
-_THIN, _BESIDE = 3, 12
-"""Points that a line through words is thick at most, and that it may go on beside them."""
+_THIN, _THICK, _BESIDE = 3, 15, 12
+"""Points that a line through words is thick at most, through large ones, and that it may go on beside them."""
+_STROKE = 0.15
+"""Share of the size of large letters that a line through them is thick at most."""
 _BETWEEN = 1
 """Points between two pieces of one line, at most."""
 _WHITE = 250
@@ -25,6 +27,9 @@ _UNSEEN = 2 | 32
 """Flags of what readers are not shown (PDF 32000-1, table 165: hidden, no view)."""
 _TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
 """Points between a field and words that touch it, and the most to words before, behind and above it."""
+_FONT_BYTES = 200
+_SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
+"""Of a font's name: the letters before that of a part of it, and its kind behind it."""
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 
@@ -34,6 +39,7 @@ class _Line(NamedTuple):
     height: float
     left: float
     right: float
+    thick: float = 0
 
 
 class _Char(NamedTuple):
@@ -95,6 +101,17 @@ class _Chars:
         from pypdfium2 import raw
 
         return self[raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))]
+
+    def sign(self, place: int) -> str:
+        """Return what is shown at a place, also in a font of signs."""
+        from pypdfium2 import raw
+
+        if not "\uf000" <= self.text[place] <= "\uf0ff":
+            return self.text[place]
+        number = raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))
+        name, flags = ctypes.create_string_buffer(_FONT_BYTES), ctypes.c_int()
+        raw.FPDFText_GetFontInfo(self.page, number, name, _FONT_BYTES, flags)
+        return glyphs(self.text[place], _SUBSET.sub("", name.value.decode("utf-8", "replace")))
 
     def over(self, line: _Line) -> list[_Char]:
         """Return the characters that a line goes through, or that it stands over or under."""
@@ -170,7 +187,7 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
 
     Values of forms stand where their fields are; at the places `moved`, pdfium has them once more.
     """
-    kept = ["" if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
+    kept = [*("" if place in moved else chars.sign(place) for place in range(len(chars.text))), ""]
     for place in moved - {one + 1 for one in moved}:
         end = next(one for one in count(place) if one not in moved)
         inside = place > 0 and end < len(chars.text)
@@ -204,8 +221,8 @@ def _lines(page: Any) -> Iterator[_Line]:
         while figure:  # what stands in an embedded figure has its coordinates
             left, bottom, right, top = figure.get_matrix().on_rect(left, bottom, right, top)
             figure = figure.container
-        if top - bottom <= _THIN <= right - left and _is_drawn(line):
-            yield _Line((bottom + top) / 2, left, right)
+        if top - bottom <= _THICK and right - left >= _THIN and _is_drawn(line):
+            yield _Line((bottom + top) / 2, left, right, top - bottom)
     for _, _, corners in _strikes(page):
         across, up = zip(*corners, strict=True)
         yield _Line((min(up) + max(up)) / 2, min(across), max(across))
@@ -259,6 +276,7 @@ def _struck(chars: _Chars, lines: Iterable[_Line]) -> list[tuple[int, str]]:
         over = chars.over(line)
         largest = max((one for one in over if text[one.place].isalnum()), default=_NO_CHAR)
         through = 0.16 * largest.size < line.height - largest.line < 0.5 * largest.size
+        through &= line.thick <= _THIN or (line.thick <= _STROKE * largest.size and len(over) > 2)
         if through and largest.low < line.height < largest.high - 0.05 * largest.size:  # a root has its line on top
             struck |= {one.place for one in over if text[one.place].strip()}
     ends = list[int]()

@@ -1,6 +1,6 @@
 """PowerPoint presentations (.pptx): the texts of the slides, from the XML of their parts (ECMA-376 part 1, 19)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
@@ -32,6 +32,8 @@ class _Presentation:
         self._archive, self.title = archive, archive.title()
         self.not_read = archive.not_read
         """Parts that are not in the slides so far."""
+        self._seen = set[str]()
+        """Layouts and masters whose fixed texts are in the slides so far."""
 
     def slides(self) -> Iterator[str]:
         root, parts = self._archive.xml(self._archive.main), self._archive.related(self._archive.main)
@@ -51,6 +53,7 @@ class _Presentation:
         for shape in sorted(shapes, key=lambda one: _placeholder(one) not in _TITLES):
             if _placeholder(shape) != "sldNum":
                 yield from _texts(shape)
+        yield from self._fixed(parts)
         for kind, part in parts.values():
             if kind == "diagramData":
                 yield from drawn_lines(self._archive.xml(part))
@@ -63,6 +66,15 @@ class _Presentation:
                 notes = _shapes(child(child(self._archive.xml(part), "cSld"), "spTree"))
                 said = [line for one in notes if _placeholder(one) == "body" for line in _texts(one)]
                 yield from ["Notes:", *said] if said else []
+
+    def _fixed(self, parts: Mapping[str, tuple[str, str]], of: str = "slideLayout") -> Iterator[str]:
+        """Yield what a layout and its master show on each slide, with the first one."""
+        for kind, part in parts.values():
+            if kind == of and part not in self._seen:
+                self._seen.add(part)
+                shapes = _shapes(child(child(self._archive.xml(part), "cSld"), "spTree"))
+                yield from (line for one in shapes if not _placeholder(one) for line in _texts(one))
+                yield from self._fixed(self._archive.related(part), "slideMaster")
 
 
 def _shapes(tree: Any) -> Iterator[Any]:

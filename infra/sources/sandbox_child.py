@@ -9,17 +9,18 @@ import os
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import BinaryIO
 
-from infra.sources import Parsed, is_table, parse_file
+from infra.sources import FORMATS, Parsed, is_table, parse_file
 from infra.sources.base import Allowance
 from infra.system.confinement import confine
 from infra.system.processes import end_with, usable_cores, usable_memory
 from memagent.config import IngestConfig
-from memagent.errors import SourceError, missing_extra
+from memagent.errors import ConfigError, SourceError, missing_extra
 from memagent.records import text_hash
 
 _LEAST_MEMORY = 512 * 2**20
@@ -33,6 +34,9 @@ def main() -> None:
     memory = _Memory()
     if options.confine:
         mimetypes.init()  # openpyxl looks at the system's list, a file that is out of reach afterwards
+        for suffix in filter(FORMATS.origin, FORMATS):  # another package's modules may be anywhere
+            with suppress(ConfigError):
+                FORMATS[suffix]
         confine()
     connection.send_bytes(b"ready")
     while True:

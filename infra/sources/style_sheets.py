@@ -19,12 +19,13 @@ _NO_RULE = re.compile(
     r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;|@media[^{@]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I
 )
 _DECLARED = re.compile(
-    r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style)"
-    r"(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
+    r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style|float|"
+    r"position|(?:min-)?width|(?:padding|margin)(?:-left|-right)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
     re.I,
 )
-WAS = "data-was"
-"""Attribute of an element that was renamed to be parsed: its tag."""
+WAS, ROOM = "data-was", "data-room"
+"""Attributes of an element: its tag, if it was renamed to be parsed, and what its sheets say of room beside it."""
+_ROOM = re.compile(r"float|position|padding|margin|(?:min-)?width")
 _COUNTING = ("counter-reset", "counter-increment", "content")
 _COMPOUND = re.compile(r"(?:^|(>)| )(?=[\w.*])(\*|[\w-]*)((?:\.[\w-]+)*)")
 _BEFORE = re.compile(r"::?before$", re.I)
@@ -119,7 +120,10 @@ def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRu
         selectors, _, said = block.rpartition("{")
         declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
         if not is_mail:
-            declared = {name: text for name, text in declared.items() if name not in ("display", "font")}
+            seen = declared.get("display", "none").lower().startswith("none")
+            declared = {
+                name: text for name, text in declared.items() if name != "font" and (name != "display" or not seen)
+            }
         names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split())) if declared else ""
         for selector in filter(None, names.split(",")):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
@@ -149,9 +153,11 @@ def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:
         declared: dict[tuple[bool, str], str] = {}
         for index in selectors.enter(element):
             declared |= {(rules[index].is_before, name): said for name, said in rules[index].declared.items()}
-        own = [f"{name}:{said}" for (before, name), said in declared.items() if not before and name not in _COUNTING]
-        if own:
-            element.set("style", "; ".join([*own, element.get("style", "")]))
+        own = {name: f"{name}:{said}" for (before, name), said in declared.items() if not before}
+        if room := [own.pop(name) for name in list(own) if _ROOM.match(name)]:
+            element.set(ROOM, "; ".join(room))
+        if looks := [own[name] for name in own if name not in _COUNTING]:
+            element.set("style", "; ".join([*looks, element.get("style", "")]))
         if not counts_items:
             counters.count_list(element)
         for is_before in (False, True) if declared else ():

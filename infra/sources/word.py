@@ -312,9 +312,8 @@ class _Numbers:
         for above in range(depth + 1):
             upper = levels.get(above, level)
             count = counts.setdefault(above, upper.start)
-            text = text.replace(
-                f"%{above + 1}", counted(count, "decimal" if level.legal else upper.format, doubled=True)
-            )
+            form = "decimal" if level.legal and "decimal" not in upper.format else upper.format
+            text = text.replace(f"%{above + 1}", counted(count, form, doubled=True))
         return f"{text}{level.glue}" if text else ""
 
     def given(self, settings: Any, name: str, paragraph: str) -> Any:
@@ -361,7 +360,10 @@ def _sets(setting: Any) -> bool:
 
 
 def _level(element: Any) -> _Level:
-    form, text = attribute(child(element, "numFmt"), "val") or "decimal", attribute(child(element, "lvlText"), "val")
+    # Formats of later versions have a choice: the first is what Word shows.
+    written, text = next(element.iter("{*}numFmt"), None), attribute(child(element, "lvlText"), "val")
+    form = attribute(written, "val") or "decimal"
+    form = attribute(written, "format").partition(",")[0] if form == "custom" else form  # 001, 002, 003, ...
     return _Level(
         format=form,
         text=bullet(text, attribute(child(child(element, "rPr"), "rFonts"), "ascii")) if form == "bullet" else text,

@@ -298,7 +298,7 @@ def quarantined(corpus: Corpus) -> pa.Table:
     """
     table = Table(corpus.store, "quarantine").read(corpus.name)
     readings = table.filter(pc.equal(table["stage"], "read"))["item"].to_pylist()
-    gone = {item.rpartition(" ? ")[0] for item in readings} - {"archive"}
+    gone = {item.partition(" ? ")[0] for item in readings} - {"archive"}
     if gone:
         documents = Table(corpus.store, "documents").read(corpus.name, filters=one_of("doc_id", gone))
         gone -= set(present(documents)["doc_id"].to_pylist())
@@ -314,7 +314,7 @@ def quarantined(corpus: Corpus) -> pa.Table:
             source = latest.get(row["item"].split("#", 1)[0])
             if source is None or source["run_id"] != row["run_id"] or source["state"] in ("deleted", "dismissed"):
                 continue
-        elif row["stage"] == "read" and row["item"].rpartition(" ? ")[0] in gone:
+        elif row["stage"] == "read" and row["item"].partition(" ? ")[0] in gone:
             continue
         rows[row["stage"], row["item"], row["reason"]] = row
     return pa.Table.from_pylist([rows[key] for key in sorted(rows)], schema=QUARANTINE)

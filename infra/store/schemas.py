@@ -428,14 +428,14 @@ def now() -> datetime:
 
 
 def reading_item(row: PlannedReading) -> str:
-    """Return how the quarantine names a reading."""
-    return f"{row['doc_id'] or 'archive'} ? {row['question_id']}"
+    """Return how the quarantine names a reading: by its question's text, which may be asked under several ids."""
+    return f"{row['doc_id'] or 'archive'} ? {row['question']}"
 
 
 def reading_items(rows: pa.Table) -> pa.ChunkedArray:
     """Return how the quarantine names the readings of a plan's rows."""
     whose = pc.if_else(pc.equal(rows["doc_id"], ""), "archive", rows["doc_id"])
-    return pc.binary_join_element_wise(whose, rows["question_id"], " ? ")
+    return pc.binary_join_element_wise(whose, rows["question"], " ? ")
 
 
 def failure_row(corpus: str, stage: Stage, item: str, *, reason: str, detail: str, run_id: str) -> FailureRow:

@@ -78,7 +78,10 @@ def confine() -> Confinement:
     if (found.landlock or found.seccomp) and _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return Confinement(0, False)
     if found.landlock:
-        _restrict_files(found.landlock, [*filter(None, sys.path), sys.prefix, sys.base_prefix, *_LIBRARIES, *_DEVICES])
+        # Editable packages are not on the path.
+        packages = (place for module in [*sys.modules.values()] for place in getattr(module, "__path__", ()))
+        folders = (*filter(None, sys.path), sys.prefix, sys.base_prefix, *packages)
+        _restrict_files(found.landlock, [*folders, *_LIBRARIES, *_DEVICES])
     if found.seccomp:
         _refuse_calls(platform.machine())
     return found

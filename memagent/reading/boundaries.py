@@ -67,28 +67,25 @@ _BEFORE_MORE = frozenset(
 """Words with which no sentence ends: a line that ends with one was wrapped, and the next may begin with a name."""
 
 
-def sentence_ends(text: str, start: int = 0, stop: int | None = None) -> Iterator[int]:
+def sentence_ends(text: str, start: int = 0, stop: int | None = None, *, whole: bool = False) -> Iterator[int]:
     """Yield where sentences end, after the white space that follows them: code points, `start` < end <= `stop`.
 
-    The end of the text is not among them.
+    The end of the text is not among them; nor is, with `whole`, that of a line which ends within a sentence by its last
+    word. Segments may be cut there.
     """
     stop = len(text) if stop is None else stop
     for match in _ENDS.finditer(text, start, min(len(text), stop + _AHEAD)):
         if match.end() > stop or match.end() == len(text):
             return
-        if not _goes_on(text, match):
+        if not _goes_on(text, match) and not (whole and match["line"] and _is_wrapped(text, match)):
             yield match.end()
 
 
 def _goes_on(text: str, match: "regex.Match[str]") -> bool:
-    """Whether a match ends no sentence: the full stop of an abbreviation, list item or day, or a wrapped line."""
+    """Whether the full stop of a match belongs to an abbreviation, or to the number of a list item or of a day."""
     stop, after = match.start("stop"), match.end()
-    if _BLANK_LINE.search(match[0]):
+    if stop < 0 or _BLANK_LINE.search(match[0]):
         return False
-    if stop < 0:
-        last = match["line"] and _LAST_WORD.match(text, max(0, match.start() - 40), match.start())
-        word = last[1] if last else ""
-        return (word if len(word) < 2 else word.casefold()) in _BEFORE_MORE  # but "Exhibit A" ends a line
     if _LIST_ITEM.match(text, max(0, stop - 40), stop):
         return True
     if _DAY.match(text, max(0, stop - 3), stop):
@@ -100,6 +97,13 @@ def _goes_on(text: str, match: "regex.Match[str]") -> bool:
     if word in ("", "a.m", "p.m"):
         return False
     return word in _BEFORE_NAMES or (_INITIALS.fullmatch(word) is not None and not _BEGINNING.match(text, after))
+
+
+def _is_wrapped(text: str, match: "regex.Match[str]") -> bool:
+    """Whether the line that ends with a match ends with a word that ends no sentence."""
+    last = _LAST_WORD.match(text, max(0, match.start() - 40), match.start())
+    word = last[1] if last and not _BLANK_LINE.search(match[0]) else ""
+    return (word if len(word) < 2 else word.casefold()) in _BEFORE_MORE  # but "Exhibit A" ends a line
 
 
 _SINGLE = regex.compile(r"(?V1)[\p{GCB=Other}--\p{Extended_Pictographic}]")

@@ -61,6 +61,8 @@ class Completion:
         """Why it holds no text, if it holds none, and what to do."""
         if self.finish_reason == "stop":
             return "the response is empty (finish_reason stop)"
+        if self.finish_reason == "repetition":
+            return "the response was ended since it repeats itself (finish_reason repetition), and holds nothing else"
         if self.finish_reason in CUT:
             return (
                 f"the response is empty: the reasoning used up the room (finish_reason {self.finish_reason}). Raise "

@@ -135,7 +135,7 @@ def _noted(answer: str, memory: str) -> frozenset[str]:
 
 
 def _ends(text: str) -> list[int]:
-    return [0, *sentence_ends(text), len(text)]
+    return [0, *sentence_ends(text, whole=True), len(text)]
 
 
 def _sentence_with(text: str, places: Sequence[tuple[int, int]], noted: frozenset[str]) -> tuple[int, int]:

@@ -110,7 +110,7 @@ def load_rows(run: ReportedRun, failures: list[FailureRow]) -> list[ReportRow]:
     Of a run with more than `READINGS`, the failed and then the first other readings.
     """
     reasons = {failure["item"]: failure for failure in failures if failure["stage"] == "read"}
-    plan = _plan(run, failed=[item.rpartition(" ? ")[0] for item in reasons])
+    plan = _plan(run, failed=[item.partition(" ? ")[0] for item in reasons])
     answers = run_answers(run.corpus, plan)
     rows, reviews, citations = [], Reviews(run.corpus), Citations(run.corpus, answers.values())
     for entry in plan:

@@ -78,4 +78,5 @@ const corrected = (row) => row.review && row.review[0] === "corrected";
 const answerText = (row) => (corrected(row) ? row.review[1] || "Not in the document" : engineText(row));
 const engineText = (row) => (row.state === "failed" ? "No answer" : row.answer || "Not found");
 const reviewChip = (row) => row.review && el("span", { class: "chip review-" + row.review[0], title: row.review[2].join(", ") || null }, row.review[0]);
-const warningNote = (row) => row.warnings.length > 0 && el("span", { class: "sub warn", title: row.warnings.join("; ") }, said(row.warnings.join("; ")));
+const warnings = (row) => [...row.warnings, ...(row.document < 0 ? data.warnings : data.documents[row.document].warnings)];
+const warningNote = (row) => warnings(row).length > 0 && el("span", { class: "sub warn", title: warnings(row).join("; ") }, said(warnings(row).join("; ")));

@@ -61,8 +61,6 @@ const drawBar = (row) => {
     at >= 0 && el("span", { class: "steps" }, step("‹ Back", shown[at - 1], "Arrow left"), el("span", { class: "sub" }, `${count(at + 1)} of ${count(shown.length)}`), step("Next ›", shown[at + 1], "Arrow right")));
 };
 
-const warnings = (row) => [...row.warnings, ...(row.document < 0 ? data.warnings : data.documents[row.document].warnings)];
-
 const drawAnswer = (row, detail) => {
   const missing = row.state === "failed";
   return el("section", { class: "answer" },

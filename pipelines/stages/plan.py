@@ -83,7 +83,7 @@ def without_answer(request: PlanRequest, rows: pa.Table, chosen: Chosen) -> pa.T
     )
     failed = set(failures["item"].to_pylist())
     rows = rows.filter(pc.not_equal(rows["state"], "answered"))
-    left: list[PlannedReading] = rows.select(["doc_id", "question_id"]).to_pylist()
+    left: list[PlannedReading] = rows.select(["doc_id", "question"]).to_pylist()
     return rows.filter(
         pa.array([("failed" if reading_item(row) in failed else "missing") in chosen.only for row in left], pa.bool_())
     )

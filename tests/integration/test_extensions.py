@@ -294,6 +294,11 @@ def test_another_option_of_an_engine_reads_anew(tmp_path):
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources" / "a.memo").write_text("A memo\nOslo is the capital of Norway.")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT)])}
+    # As installed, where this checkout is on nobody's path.
+    line = [sys.executable, "-P", "-m", "memagent", "ingest", "--explain", str(tmp_path / "sources" / "a.memo")]
+    alone = environment | {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(line, capture_output=True, text=True, env=alone, cwd=tmp_path, check=False)
+    assert "Oslo is the capital of Norway." in done.stdout, done.stdout + done.stderr
 
     def command(*arguments: str) -> str:
         line = [sys.executable, "-P", "-m", "memagent", *arguments, "--store", str(tmp_path / "store")]

@@ -218,7 +218,10 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
     store.put_file(questions, "promotions", "0123", "promotion.jsonl")
     scored = evaluate(Suite("files", data=(str(questions),)), config)
     write_run(store, {**scored, "corpus": "c", "kind": "harvest", "run_id": "harvest"}, now(), {})
-    for name, kept in (("qa-0123-0", False), ("needles-7", True)):
+    trainings = {"qa-0123-0": (["qa"], []), "needles-7": (["needles"], []), "needles-8": (["needles"], ["c"])}
+    for name, (data, texts) in trainings.items():
+        kept = name == "needles-7"
+        store.write_bytes(json.dumps({"data": data, "text": texts}).encode(), "training", name, "named.json")
         trajectory = Trajectory(name, 0, (Conversation([1, 2], [3], [-0.5], "answer"),), Reward(1.0, 1.0, 1.0))
         Checkpoints(store, name).record(1, [Group(name, (trajectory,))], 1)
         assert store.exists("training", name, "rollouts", "step-000001.jsonl.gz"), kept

@@ -45,7 +45,7 @@ def fail(corpus, document, question):
     (row,) = [row for row in answer_rows(corpus) if (row["document"], row["question"]) == (document, question.text)]
     Table(corpus.store, "answers").delete("c", reading_id=[row["reading_id"]])
     runs = Table(corpus.store, "runs").read("c", ["run_id"], None)["run_id"].to_pylist()
-    item = f"{document} ? {question.question_id}"
+    item = f"{document} ? {question.text}"
     Table(corpus.store, "quarantine").upsert(
         [failure_row(corpus.name, "read", item, reason="EngineError", detail="", run_id=runs[0])]
     )

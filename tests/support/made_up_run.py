@@ -148,7 +148,7 @@ class MadeUpRun:
             )
         )
         if failed:
-            self.fail("read", f"{doc_id or 'archive'} ? {question_id}", failed, "the engine refused the prompt")
+            self.fail("read", f"{doc_id or 'archive'} ? {question}", failed, "the engine refused the prompt")
             return reading_id
         sure = None if state == "answered" else 0.3 + int(text_hash(reading_id)[:4], 16) % 70 / 100
         self._log(reading_id, places, memories, carried=carried, sure=sure)

@@ -11,7 +11,7 @@ from memagent.reading.boundaries import grapheme_start, sentence_ends
 
 
 def sentences(text):
-    ends = [0, *sentence_ends(text), len(text)]
+    ends = [0, *sentence_ends(text, whole=True), len(text)]
     return [text[low:high] for low, high in pairwise(ends)]
 
 
@@ -60,6 +60,10 @@ def test_sentences_end_at_the_marks_of_their_script(parts):
 )
 def test_what_only_looks_like_the_end_of_a_sentence_is_none(parts):
     assert sentences("".join(parts)) == parts
+
+
+def test_segments_may_end_with_a_line_within_a_sentence():
+    assert [*sentence_ends("the laws of the\nState of Ohio.")] == [len("the laws of the\n")]
 
 
 @example("?\x1f")  # Python calls this separator white space, Unicode does not

@@ -116,6 +116,17 @@ def test_a_workbook_is_its_sheets_with_cells_in_their_columns(tmp_path):
     assert document.text.splitlines() == ["One", "", "rate\t\t7.5%", "TRUE", "", "Two", "", "\tline break"]
 
 
+def test_headers_and_footers_are_read_without_their_codes(tmp_path):
+    book = openpyxl.Workbook()
+    book.active["A1"] = "Price"
+    book.active.oddHeader.center.text = "Offer of A && B"
+    book.active.oddHeader.center.size = 14
+    book.active.oddFooter.left.text, book.active.oddFooter.right.text = "Net of VAT", "&P of &N"
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.text.splitlines() == ["Price", "Offer of A & B", "Net of VAT of"]
+
+
 def test_powers_are_no_digits_of_their_number(tmp_path):
     book = openpyxl.Workbook()
     book.active["A1"] = CellRichText("10", TextBlock(InlineFont(vertAlign="superscript"), "6"), " units")

@@ -18,6 +18,18 @@ def page(source: str | bytes) -> str:
     return document.text
 
 
+def test_words_that_a_style_sheet_sets_apart_do_not_run_together():
+    sheet = ".row {display: flex} .right {float:right} .cell{ padding-left: 20px } .line span{display:block}"
+    sheet += " .no{display:none}"
+    assert page(f"<style>{sheet}</style><p class=row><span>Pumps 2</span><span>150</span></p>").strip() == "Pumps 2 150"
+    assert page(f"<style>{sheet}</style><p>Price 20<span class=right>30</span></p>").strip() == "Price 20 30"
+    assert page(f"<style>{sheet}</style><p>12<span class=cell>340</span></p>").strip() == "12 340"
+    assert page(f"<style>{sheet}</style><p class=line><span>Roses 2</span><span>3 blue</span></p>").split() == [
+        *("Roses", "2", "3", "blue")
+    ]
+    assert page(f"<style>{sheet}</style><div class=cell>a<p class=no>b</p></div>").split() == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     "hidden",
     [

@@ -190,6 +190,17 @@ def test_a_list_in_another_counts_with_it_whatever_its_style_and_an_item_may_hav
     ]
 
 
+def test_numbers_under_bullets_begin_anew_and_zeros_stay():
+    dot = '<text:list-level-style-bullet text:level="1" text:bullet-char="•"/>'
+    zeros = '<text:list-level-style-number text:level="2" style:num-format="001, 002" style:num-suffix="."/>'
+    style = f'<text:list-style style:name="L">{dot}{zeros}</text:list-style>'
+    rooms = (("Kitchen", "sink", "oven"), ("Bath", "tub"))
+    inner = ["".join(item(p(one)) for one in things) for _, *things in rooms]
+    items = (item(p(name) + f"<text:list>{of}</text:list>") for (name, *_), of in zip(rooms, inner, strict=True))
+    body = f'<text:list text:style-name="L">{"".join(items)}</text:list>'
+    assert text(body, automatic=style).split("\n") == ["• Kitchen", "001. sink", "002. oven", "• Bath", "001. tub"]
+
+
 def test_numbers_of_lists_are_computed():
     inner = f"<text:list>{item(p('Rent') + p('more of it'))}{item(p('Deposit'))}</text:list>"
     body = f'<text:list text:style-name="L">{item(p("Parties"))}{item(p("Duties") + inner)}</text:list>' + p("between")

@@ -172,6 +172,26 @@ def test_words_that_a_line_goes_through_are_marked():
     assert parsed(text, "/Annots[8 0 R]", "", note).text.endswith("\n\nFee of ~~sixty 60~~ days is due")
 
 
+def test_large_words_are_struck_by_thick_lines():
+    text = "BT /F 40 Tf 50 700 Td (Budget 500) Tj ET"
+    assert parsed(f"{text} 50 710 200 5 re f").text.endswith("\n\n~~Budget 500~~")
+    assert parsed(f"{text} 50 706 200 9 re f").text.endswith("\n\nBudget 500"), "a bar is no line"
+
+
+def test_letters_of_signs_are_shown_and_those_without_a_meaning_counted():
+    def font(name: str, code: str) -> str:
+        words = (
+            f"begincmap 1 begincodespacerange <00> <ff> endcodespacerange 1 beginbfchar <41> <{code}> endbfchar endcmap"
+        )
+        return f"<</Type/Font/Subtype/TrueType/BaseFont/{name}/ToUnicode 9 0 R>>", stream(words)
+
+    page = "/Resources<</Font<</F 8 0 R>>>>"
+    said = "BT /F 12 Tf 50 700 Td (A) Tj ET"
+    assert parsed(said, page, "", *font("ABCDEF+Wingdings-Regular", "f0fe")).text.endswith("☑")
+    assert parsed(said, page, "", *font("ABCDEF+SymbolMT", "f0b3")).text.endswith("≥")
+    assert parsed(said, page, "", *font("Own", "e001")).warnings == ("part not read: 1 unreadable letter",)
+
+
 def test_a_line_is_judged_by_the_largest_words_over_it():
     under = "BT /F 12 Tf 50 700 Td (H) Tj -3 Ts /F 8 Tf (2) Tj 0 Ts /F 12 Tf (O) Tj ET 50 698.5 12 .5 re f"
     assert parsed(f"{under} 62 698.5 8 .5 re f").text.endswith("\n\nH2O")

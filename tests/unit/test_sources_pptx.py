@@ -142,3 +142,13 @@ def test_what_is_none_is_said(data: bytes):
 def test_a_diagram_that_no_slide_shows_takes_nothing_from_what_is_said():
     beside = {"s": {"d1": ("diagramData", "<a:p><a:r><a:t>Step</a:t></a:r></a:p>")}}
     assert parsed(pptx({"s": shape("S")}, beside)).warnings == ()
+
+
+def test_what_a_layout_shows_is_said_with_its_first_slide():
+    def tree(*shapes: str) -> str:
+        return f"<p:cSld><p:spTree>{''.join(shapes)}</p:spTree></p:cSld>"
+
+    layout = ("slideLayout", tree(shape("Confidential"), shape("Click to edit", place="title")))
+    slides = {"a": shape("One"), "b": shape("Two")}
+    document = parsed(pptx(slides, {"a": {"layout1": layout}}))
+    assert document.text == "One\nConfidential\n\nTwo"

@@ -332,6 +332,16 @@ def test_paragraphs_of_lists_have_their_numbers():
     assert text(body, parts).splitlines() == said
 
 
+def test_zeros_before_numbers_stay():
+    legal = level(0, "Article %1.", "upperRoman") + level(1, "Section %1.%2", "decimalZero", "<w:isLgl/>")
+    body = item("Terms") + item("Price", 1)
+    assert text(body, numbering(legal)).splitlines() == ["Article I. Terms", "Section 1.01 Price"]
+    choice = '<mc:Choice Requires="w14"><w:numFmt w:val="custom" w:format="0001, 0002, ..."/></mc:Choice>'
+    later = f'<mc:AlternateContent>{choice}<mc:Fallback><w:numFmt w:val="decimal"/></mc:Fallback></mc:AlternateContent>'
+    patent = level(0, "[%1]").replace('<w:numFmt w:val="decimal"/>', later)
+    assert text(item("A") + item("B"), numbering(patent)).splitlines() == ["[0001] A", "[0002] B"]
+
+
 def test_bullets_that_say_something_are_read():
     wingdings = '<w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr>'
     looks = [("☒", ""), ("\uf0fc", wingdings), ("\uf0b7", '<w:rPr><w:rFonts w:ascii="Symbol"/></w:rPr>')]

@@ -18,7 +18,7 @@ from infra.store.location import Corpus, Store
 from infra.store.resume_points import policy_name
 from infra.store.runs import ENDED, SHOWN, DigestReader, hidden_runs, last_digest, withheld_runs
 from infra.store.schemas import EVIDENCE, FEEDBACK, FailureRow, FeedbackRow
-from memagent.records import LEVELS
+from memagent.records import LEVELS, stable_hash
 from pipelines.views.visible_answers import CONCATENATED
 from pipelines.web.review.index import (
     TIME_BITS,
@@ -265,16 +265,11 @@ def _only_last_archive(connection: sqlite3.Connection, corpus: int) -> None:
 
 def take_failure(connection: sqlite3.Connection, corpus: int, row: FailureRow) -> None:
     """Take a reading that failed, as a row of `quarantine` names it."""
-    doc_id, _, question_id = row["item"].rpartition(" ? ")
-    question = connection.execute(
-        "SELECT id FROM question WHERE corpus = ? AND question_id = ?", (corpus, question_id)
-    ).fetchone()
-    if question is None:
-        values = (corpus, question_id, question_id)
-        connection.execute("INSERT OR IGNORE INTO question (corpus, text, question_id) VALUES (?, ?, ?)", values)
-        question = connection.execute(
-            "SELECT id FROM question WHERE corpus = ? AND text = ?", (corpus, question_id)
-        ).fetchone()
+    doc_id, _, text = row["item"].partition(" ? ")
+    connection.execute(
+        "INSERT OR IGNORE INTO question (corpus, text, question_id) VALUES (?, ?, ?)", (corpus, text, stable_hash(text))
+    )
+    question = connection.execute("SELECT id FROM question WHERE corpus = ? AND text = ?", (corpus, text)).fetchone()
     known = connection.execute(
         "SELECT content_hash FROM version WHERE corpus = ? AND doc_id = ? ORDER BY present DESC, seen_at DESC",
         (corpus, doc_id),

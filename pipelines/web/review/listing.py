@@ -107,6 +107,8 @@ class ListedAnswer:
     """low, medium or high; empty: the reader declares none."""
     warnings: str
     """What speaks against what the engine said."""
+    unread: str
+    """What was not read of its document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,9 @@ def names(connection: sqlite3.Connection) -> list[str]:
 _SELECT = (
     "SELECT item.id, corpus.name AS corpus, reading_id, question.text AS question, question_id, doc_id, title, copies, "
     'detail.answer, shown_answer AS "right", quote, verbatim, state, review, reviewers, answered_at, run_id, '
-    "content_hash, confidence, level, warnings FROM item JOIN corpus ON corpus.id = item.corpus "
+    "content_hash, confidence, level, warnings, COALESCE((SELECT version.warnings FROM version WHERE version.corpus = "
+    "item.corpus AND version.content_hash = subject.content_hash ORDER BY present DESC, doc_id LIMIT 1), '') AS unread "
+    "FROM item JOIN corpus ON corpus.id = item.corpus "
     "JOIN question ON question.id = item.question "
     "JOIN subject ON subject.id = item.subject JOIN detail ON detail.id = item.id"
 )
