@@ -174,9 +174,9 @@ def _is_made_up(store: Store, training: str) -> bool:
     """Whether a training has no text of any document."""
     try:
         made_of = json.loads(store.read_bytes(TRAININGS, training, _NAMED))
-    except (OSError, ValueError):  # nobody can say
+        return not made_of["text"] and {*map(dataset_name, made_of["data"])} == {_MADE_UP}
+    except (OSError, ValueError, LookupError, TypeError):  # nobody can say
         return False
-    return not made_of["text"] and {*map(dataset_name, made_of["data"])} == {_MADE_UP}
 
 
 def _erase_rows(corpus: Corpus, forgetting: Forgetting) -> None:

@@ -30,6 +30,7 @@ _TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
 _FONT_BYTES = 200
 _SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
 """Of a font's name: the letters before that of a part of it, and its kind behind it."""
+_SIGN_FONT = re.compile("wingdings|webdings|symbol", re.I)
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 
@@ -111,7 +112,8 @@ class _Chars:
         number = raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))
         name, flags = ctypes.create_string_buffer(_FONT_BYTES), ctypes.c_int()
         raw.FPDFText_GetFontInfo(self.page, number, name, _FONT_BYTES, flags)
-        return glyphs(self.text[place], _SUBSET.sub("", name.value.decode("utf-8", "replace")))
+        font = _SUBSET.sub("", name.value.decode("utf-8", "replace"))
+        return glyphs(self.text[place], font) if _SIGN_FONT.match(font) else self.text[place]
 
     def over(self, line: _Line) -> list[_Char]:
         """Return the characters that a line goes through, or that it stands over or under."""
