@@ -195,3 +195,8 @@ def test_texts_of_the_versions_before_and_of_what_chose_the_weights_are_not_aske
     spec = PromotionSpec(kinds=(), data=(str(own),), columns=("question=q", "text=t", "answers=a"))
     found = find_questions(store, spec, "promotion", None, files)
     assert asked_texts(found) == {text_hash("The number is 3.")} and found.counts["trained_on"] == 3
+
+
+def test_a_corpus_that_is_not_there_is_refused(store):
+    with pytest.raises(UsageError, match="there is no corpus 'nope'"):
+        find_questions(store, SPEC.model_copy(update={"corpora": ["nope"]}), "promotion")

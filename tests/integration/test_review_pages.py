@@ -317,6 +317,19 @@ def test_the_doubtful_come_first_and_others_are_passed_over(run, service, anna):
     assert sorted(row["confidence"] for row in rows) == pytest.approx([value for value in known if value < limit])
 
 
+def test_a_list_names_failures_by_their_questions_and_what_was_not_read_of_documents(home):
+    run = MadeUpRun(local_store(home))
+    name = run.document("mail.eml", "The key is 42. The rest is attached.")
+    run.documents[-1]["warnings"] = ["part not read: 1 attachment"]
+    run.reading([name], "key", "Which key?", "42", {0: "42"}, quotes=("The key is 42.",))
+    run.fail("read", "mail.eml ? Who signed ? And when?", "RequestError", "no")
+    run.save()
+    with review_service_on(known(run.store), home) as service:
+        anna = Person(service, Access(service.journal, ["anna"], Address(PORT)), "anna")
+        page = anna.get("/")
+    assert "Who signed ? And when?" in page and page.count("part not read: 1 attachment") == 2
+
+
 def test_hostile_texts_are_only_texts(home):
     run = MadeUpRun(local_store(home))
     name = run.document(HOSTILE, f"{HOSTILE} The key is 42. {HOSTILE}", HOSTILE)
