@@ -435,7 +435,7 @@ def reading_item(row: PlannedReading) -> str:
 def reading_items(rows: pa.Table) -> pa.ChunkedArray:
     """Return how the quarantine names the readings of a plan's rows."""
     whose = pc.if_else(pc.equal(rows["doc_id"], ""), "archive", rows["doc_id"])
-    return pc.binary_join_element_wise(whose, rows["question"], " ? ")
+    return pc.binary_join_element_wise(whose, rows["question"].cast(pa.string()), " ? ")
 
 
 def failure_row(corpus: str, stage: Stage, item: str, *, reason: str, detail: str, run_id: str) -> FailureRow:
