@@ -112,7 +112,6 @@ _ACTIONS: Mapping[str, Mapping[str, type]] = {
 
 _BEGINNING = {"metaData": (b'{"metaData', b"schemaString"), "protocol": (b'{"protocol', b"minReaderVersion")}
 """What tells a damaged action of the first commit, which is made again from the table's schema."""
-_REMOVED = (b'{"remove', b"deletionTimestamp")
 _BETWEEN = re.compile(rb'\n|(?=\{"[^"{}]{2,14}":\{")')
 """What is between two actions, also where the break of the line is damaged."""
 _DATA_FILE = re.compile(rb"corpus=[\w.~%-]+/[\w./-]+\.parquet")
@@ -269,7 +268,7 @@ def _remade(store: Store, name: str, line: bytes) -> dict[str, Any]:
     files = _DATA_FILE.findall(line)
     if len(files) == 1 and b"}" in line[-2:]:
         path = files[0].decode()
-        if any(word in line for word in _REMOVED):
+        if b'{"remove' in line or b"deletionTimestamp" in line:
             return {"remove": {"path": path, "dataChange": True}}
         bad = unreadable(store, store.path(name, unquote(path)))  # then it was removed later, or is dropped next
         file: Mapping[str, Any] = {"size": 0, "stats": None} if bad else stored_file(store, name, path)

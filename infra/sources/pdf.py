@@ -43,8 +43,8 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     try:
         text, starts = joined_pages(list(within(request.allowance, read.pages())))
         title = clean(document.get_metadata_dict().get("Title") or "")
-        counts = {"attachment": document.count_attachments(), "comment": read.comments}
-        beside = unread(counts | {"unreadable letter": read.unreadable})
+        attachments, letters = document.count_attachments(), read.unreadable
+        beside = unread({"attachment": attachments, "comment": read.comments, "unreadable letter": letters})
         form = document.get_formtype()
     finally:
         document.close()

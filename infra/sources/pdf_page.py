@@ -30,6 +30,7 @@ _TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
 _FONT_BYTES = 200
 _SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
 """Of a font's name: the letters before that of a part of it, and its kind behind it."""
+_PRIVATE = re.compile("[\uf000-\uf0ff]")
 _SIGN_FONT = re.compile("wingdings|webdings|symbol", re.I)
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
@@ -97,21 +98,21 @@ class _Chars:
             self._seen[number] = _Char(size, line=y.value, low=low, high=high, left=left, right=right, place=place)
         return self._seen[number]
 
+    def _number(self, place: int) -> int:
+        from pypdfium2 import raw
+
+        return int(raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place)))
+
     def at(self, place: int) -> _Char:
         """Return the character at a place in the text."""
-        from pypdfium2 import raw
-
-        return self[raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))]
+        return self[self._number(place)]
 
     def sign(self, place: int) -> str:
-        """Return what is shown at a place, also in a font of signs."""
+        """Return what a font of signs shows for a private letter at a place; of other fonts, the letter."""
         from pypdfium2 import raw
 
-        if not "\uf000" <= self.text[place] <= "\uf0ff":
-            return self.text[place]
-        number = raw.FPDFText_GetCharIndexFromTextIndex(self.page, place + bisect_left(self._wide, place))
         name, flags = ctypes.create_string_buffer(_FONT_BYTES), ctypes.c_int()
-        raw.FPDFText_GetFontInfo(self.page, number, name, _FONT_BYTES, flags)
+        raw.FPDFText_GetFontInfo(self.page, self._number(place), name, _FONT_BYTES, flags)
         font = _SUBSET.sub("", name.value.decode("utf-8", "replace"))
         return glyphs(self.text[place], font) if _SIGN_FONT.match(font) else self.text[place]
 
@@ -189,7 +190,9 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
 
     Values of forms stand where their fields are; at the places `moved`, pdfium has them once more.
     """
-    kept = [*("" if place in moved else chars.sign(place) for place in range(len(chars.text))), ""]
+    kept = ["" if place in moved else sign for place, sign in enumerate([*chars.text, ""])]
+    for place in {found.start() for found in _PRIVATE.finditer(chars.text)} - moved:
+        kept[place] = chars.sign(place)
     for place in moved - {one + 1 for one in moved}:
         end = next(one for one in count(place) if one not in moved)
         inside = place > 0 and end < len(chars.text)

@@ -120,10 +120,9 @@ def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRu
         selectors, _, said = block.rpartition("{")
         declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
         if not is_mail:
-            seen = declared.get("display", "none").lower().startswith("none")
-            declared = {
-                name: text for name, text in declared.items() if name != "font" and (name != "display" or not seen)
-            }
+            declared.pop("font", None)
+            if declared.get("display", "").lower().startswith("none"):
+                del declared["display"]
         names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split())) if declared else ""
         for selector in filter(None, names.split(",")):
             parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))

@@ -70,8 +70,8 @@ _BEFORE_MORE = frozenset(
 def sentence_ends(text: str, start: int = 0, stop: int | None = None, *, whole: bool = False) -> Iterator[int]:
     """Yield where sentences end, after the white space that follows them: code points, `start` < end <= `stop`.
 
-    The end of the text is not among them; nor is, with `whole`, that of a line which ends within a sentence by its last
-    word. Segments may be cut there.
+    The end of the text is not among them. With `whole`, a line that ends with a word as "the" or "of" ends no sentence;
+    segments may be cut there.
     """
     stop = len(text) if stop is None else stop
     for match in _ENDS.finditer(text, start, min(len(text), stop + _AHEAD)):

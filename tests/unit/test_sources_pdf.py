@@ -179,7 +179,7 @@ def test_large_words_are_struck_by_thick_lines():
 
 
 def test_letters_of_signs_are_shown_and_those_without_a_meaning_counted():
-    def font(name: str, code: str) -> str:
+    def font(name: str, code: str) -> tuple[str, str]:
         words = (
             f"begincmap 1 begincodespacerange <00> <ff> endcodespacerange 1 beginbfchar <41> <{code}> endbfchar endcmap"
         )

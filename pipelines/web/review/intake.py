@@ -266,9 +266,8 @@ def _only_last_archive(connection: sqlite3.Connection, corpus: int) -> None:
 def take_failure(connection: sqlite3.Connection, corpus: int, row: FailureRow) -> None:
     """Take a reading that failed, as a row of `quarantine` names it."""
     doc_id, _, text = row["item"].partition(" ? ")
-    connection.execute(
-        "INSERT OR IGNORE INTO question (corpus, text, question_id) VALUES (?, ?, ?)", (corpus, text, stable_hash(text))
-    )
+    values = (corpus, text, stable_hash(text)[:12])
+    connection.execute("INSERT OR IGNORE INTO question (corpus, text, question_id) VALUES (?, ?, ?)", values)
     question = connection.execute("SELECT id FROM question WHERE corpus = ? AND text = ?", (corpus, text)).fetchone()
     known = connection.execute(
         "SELECT content_hash FROM version WHERE corpus = ? AND doc_id = ? ORDER BY present DESC, seen_at DESC",
