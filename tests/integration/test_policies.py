@@ -202,6 +202,8 @@ def test_a_check_that_cannot_tell_changes_nothing(store, base, tmp_path, cache, 
     readings |= {own: "memagent", one: "memagent"}
     check = pipelines.promote.run_promotion
     with pytest.raises(UsageError, match="no tests"):
+        check(config(store, base), one, spec=PromotionSpec(kinds=(), corpora=()))
+    with pytest.raises(UsageError, match="there is no corpus 'nothing'"):
         check(config(store, base), one, spec=PromotionSpec(kinds=(), corpora=("nothing",)))
     with pytest.raises(UsageError, match="with vllm"):
         check(config(store, base, engine__kind="scripted"), one, spec=ASKED)

@@ -32,7 +32,7 @@ def model(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize(
     ("method", "config_hash"),
-    [("memagent", "e9cb4f138428efd0d2a3bf5f9e84c46b"), ("bm25", "c27279fc0754619789e7395b37c70f89")],
+    [("memagent", "e844fc59ac4ce6455ea2e9d727f97d44"), ("bm25", "8256863a77895ddeb562cf3901b9a9d9")],
 )
 def test_names_of_built_in_readers_stay(model, kind, policy_id, method, config_hash):
     reader = ReaderSpec(load_config(store="store", engine__kind=kind, engine__model=model, method=method))
