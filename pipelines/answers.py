@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from html import escape
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,7 +20,7 @@ import pyarrow as pa
 from infra.store.delta import DataFile
 from infra.store.location import Corpus
 from infra.store.runs import RunSummary, new_run_id
-from memagent.errors import MemagentError, UsageError
+from memagent.errors import MemagentError
 from memagent.quality.verdicts import Status
 from memagent.records import Evidence, Level, Progress, ProgressCounts
 from pipelines.ask import AskRequest
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
-    import polars as pl
 
 
 _EVERY = 0.5
@@ -238,15 +236,8 @@ class AnswerTable:
         return pa.Table.from_batches(self.batches(), COLUMNS)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a data frame of pandas. Raises UsageError: pandas is not installed."""
-        _needs("pandas")
+        """Return a data frame of pandas."""
         return self.to_arrow().to_pandas()
-
-    def to_polars(self) -> "pl.DataFrame":
-        """Return a data frame of Polars. Raises UsageError: Polars is not installed."""
-        polars = _needs("polars")
-        frame: pl.DataFrame = polars.from_arrow(self.to_arrow())
-        return frame
 
     def _repr_html_(self) -> str:
         rows = list(islice(self, _SHOWN + 1))
@@ -373,10 +364,3 @@ class Answers(AnswerTable):
     def _repr_html_(self) -> str:
         self.wait()
         return super()._repr_html_()
-
-
-def _needs(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UsageError(f"{package} is not installed: pip install {package}; to_arrow() needs nothing more") from error

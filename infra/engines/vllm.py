@@ -248,12 +248,13 @@ class VllmEngine:
             self._one_ended.set()
         sequence = final.outputs[0]
         out = list(sequence.token_ids)
+        steps = zip(sequence.logprobs or (), out, strict=bool(sequence.logprobs))
         return Completion(
             out,
             sequence.finish_reason or "stop",
             prompt_tokens=len(ids),
             cached_tokens=final.num_cached_tokens or 0,
-            logprobs=_logprobs(sequence.logprobs, out) if sampling.logprobs else None,
+            logprobs=[float(step[token].logprob) for step, token in steps] if sampling.logprobs else None,
             weight_version=adapter.version if adapter else _version(sequence.weight_versions),
         )
 
@@ -384,7 +385,3 @@ def _environment(config: EngineConfig) -> None:
 def _version(spans: Any) -> str:
     """Return the version of the weights that produced the last token; empty for the initial ones."""
     return spans[-1].version if spans and spans[-1].version != "default" else ""
-
-
-def _logprobs(steps: Any, ids: list[int]) -> list[float]:
-    return [float(step[token].logprob) for step, token in zip(steps, ids, strict=True)]

@@ -265,16 +265,14 @@ class WarmServer:
                     self._keep_alive = message["keep_alive"]
                     writer.write(frame(await self._greeting()))
                 else:
-                    writer.write(frame({"clients": self._clients, "idle": self._idle_seconds()}))
+                    idle = 0.0 if self._clients else time.monotonic() - self._idle_since
+                    writer.write(frame({"clients": self._clients, "idle": idle}))
         finally:
             self._clients -= client
             self._idle_since = time.monotonic() if client else self._idle_since
             for task in tuple(tasks.values()):
                 task.cancel()
             writer.close()
-
-    def _idle_seconds(self) -> float:
-        return 0.0 if self._clients else time.monotonic() - self._idle_since
 
     async def _greeting(self) -> Json:
         try:

@@ -25,8 +25,8 @@ _LOOKED_AT = 1_000
 """Characters that say how a page is turned."""
 _UNSEEN = 2 | 32
 """Flags of what readers are not shown (PDF 32000-1, table 165: hidden, no view)."""
-_TOUCH, _NEAR, _RIGHT, _ABOVE = 4, 10, 30, 40
-"""Points between a field and words that touch it, and the most to words before, behind and above it."""
+_TOUCH, _NEAR, _RIGHT = 4, 10, 30
+"""Points between a field and words that touch it, and the most to words before and behind it."""
 _FONT_BYTES = 200
 _SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
 """Of a font's name: the letters before that of a part of it, and its kind behind it."""
@@ -353,6 +353,7 @@ def _filled_in(
                 body.append(one)
         printed[sign] -= printed[sign] > 0
     values, moved = defaultdict[int, list[str]](list), set[int]()
+    tables, spots = _tables(fields, body), dict[_Field, int]()
     for field, own in _shown(fields, shown, text).items():
         said = " ".join("".join(text[place] for place in sorted(own)).split())
         if field.kind == "box":
@@ -361,14 +362,37 @@ def _filled_in(
             said = " ".join(field.value.split())  # a cell for each digit makes no spaces
         moved.update(own)
         if said:
-            spot = _spot(field, body)
-            values[len(text) if spot is None else spot].append(said)
+            row = tables.get(field)
+            if row and not any(tables.get(one) and abs(one.bottom - field.bottom) < _TOUCH for one in spots):
+                said = f"\n{said}"
+            spot = _spot(row or field, body, spots)
+            spots[field] = len(text) if spot is None else spot
+            values[spots[field]].append(said)
     between = [" ", *text, " "]  # before a place, and at it
     spaced = (
         (place, f"{' ' * (not between[place].isspace())}{' '.join(said)}{' ' * between[place + 1].isalnum()}")
         for place, said in values.items()
     )
-    return list(spaced), moved
+    return [(place, said.replace(" \n", "\n")) for place, said in spaced], moved
+
+
+def _tables(fields: list[_Field], body: list[_Char]) -> dict[_Field, _Field]:
+    """Return the fields of tables that are fields alone, each with the place of the whole first row of its table."""
+    rows, tables = list[list[_Field]](), dict[_Field, _Field]()
+    for field in sorted(fields, key=lambda one: -one.bottom):
+        if not rows or rows[-1][0].bottom - field.bottom > _TOUCH:
+            rows.append([])
+        rows[-1].append(field)
+    for above, row in pairwise(sorted(row) for row in rows):
+        first, last, size = above[0], row[0], row[0].top - row[0].bottom
+        alike = len(above) == len(row) > 1 and all(
+            abs(a.left - b.left) < _TOUCH for a, b in zip(above, row, strict=True)
+        )
+        alike &= first.bottom - last.top < size
+        if alike and not any(last.bottom <= one.line + 0.3 * one.size <= first.top for one in body):
+            place = tables.get(first, first._replace(right=above[-1].right))
+            tables |= dict.fromkeys([*above, *row], place)
+    return tables
 
 
 def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, set[int]]:
@@ -379,7 +403,8 @@ def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, 
     for was, one in pairwise([_NO_CHAR, *shown]):
         letter = text[one.place]
         if owner is None or value[drawn : drawn + 1] != letter:  # else it may be drawn over other fields
-            inside = next((field for field in fields if _is_within(one, field)), None)
+            level = (field for field in fields if field.bottom <= (one.low + one.high) / 2 <= field.top)
+            inside = next((field for field in level if field.left <= one.middle <= field.right), None)
             # Words may go on behind their field.
             goes_on = abs(one.line - was.line) < _TOUCH and one.left - was.right < _NEAR
             inside = inside or (owner if goes_on else None)
@@ -395,15 +420,11 @@ def _shown(fields: list[_Field], shown: list[_Char], text: str) -> dict[_Field, 
     return places
 
 
-def _is_within(char: _Char, field: _Field) -> bool:
-    return field.bottom <= (char.low + char.high) / 2 <= field.top and field.left <= char.middle <= field.right
-
-
-def _spot(field: _Field, body: list[_Char]) -> int | None:
+def _spot(field: _Field, body: list[_Char], spots: dict[_Field, int]) -> int | None:
     """Return the place in the text where a field belongs.
 
     It is behind what stands on its left, or before what stands on its right, as with a box to tick; or behind what
-    stands above it, where that is nearer.
+    stands above it, words or a field that has its place, where that is nearer.
     """
     beside = [one for one in body if field.bottom <= one.line + 0.3 * one.size <= field.top]
     ends = [one for one in beside if one.right <= field.left + _TOUCH]
@@ -417,16 +438,23 @@ def _spot(field: _Field, body: list[_Char]) -> int | None:
         found.append((0 if field.left - last.right < _NEAR else 2, last.place + 1))
     if starts and (first := min(starts, key=lambda one: one.left)).left - field.right < _RIGHT:
         found.append((-1 if field.kind == "box" else 3, first.place))
-    if over:
-        lowest = min(one.line for one in over)
+    lowest = min((one.line for one in over), default=math.inf)
+    columns = (one for one in spots if one.left < field.right and field.left < one.right)
+    above = min(
+        (one for one in columns if field.bottom + _TOUCH < one.bottom < lowest),
+        key=lambda one: one.bottom,
+        default=None,
+    )
+    if above:
+        found.append((4, spots[above]))
+    elif over:
         last = max((one for one in over if one.line < lowest + _TOUCH), key=lambda one: one.right)
         # To the end of the words above, which may be longer than the field.
         for was, one in pairwise(body[body.index(last) :]):
             if abs(one.line - last.line) > _TOUCH or not 0 <= one.left - was.right + _TOUCH < one.size:
                 break
             last = one
-        if lowest < field.top + _ABOVE:
-            found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1))
+        found.append((1 if lowest < field.top + _TOUCH else 4, last.place + 1))
     return min(found)[1] if found else None
 
 

@@ -217,7 +217,8 @@ def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
         near = [
             other
             for others, other in by_stream[row.stream]
-            if _overlap(words, others) >= _SIMILAR and frozenset(map(as_meant, other.answers)) == answers
+            if len(words & others) >= _SIMILAR * len(words | others)
+            and frozenset(map(as_meant, other.answers)) == answers
         ]
         if near:
             dropped.append(Dropped(row, "near-duplicate"))
@@ -225,7 +226,3 @@ def _distinct(rows: list[Qa], dropped: list[Dropped]) -> list[Qa]:
             by_stream[row.stream].append((words, row))
             kept.append(row)
     return kept
-
-
-def _overlap(a: set[str], b: set[str]) -> float:
-    return len(a & b) / len(a | b) if a or b else 1.0

@@ -168,10 +168,8 @@ class Display:
                 ("tokens/s", number(self.speed("tokens"))),
                 ("from cache", percent(_count(snapshot, "cached_tokens"), _count(snapshot, "prompt_tokens"))),
             ]
-        return [*fields, ("elapsed", duration(self._elapsed()))]
-
-    def _elapsed(self) -> float:
-        return max(float(self._snapshot.get("t") or 0), time.monotonic() - self._began)
+        elapsed = max(float(snapshot.get("t") or 0), time.monotonic() - self._began)
+        return [*fields, ("elapsed", duration(elapsed))]
 
     def _line(self, now: float) -> None:
         stage = shown_as(self._snapshot.get("stage") or "")

@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import pandas as pd
-import polars as pl
 import pytest
 from rich.console import Console
 
@@ -43,9 +42,9 @@ def test_answers_stream_and_are_tables(archive, store):
     rows = answer_table(archive.config, "docs", answers.run_id)
     table = answers.to_arrow()
     assert table.schema == COLUMNS and table.num_rows == len(rows) == 8
-    frame, polars = answers.to_pandas(), answers.to_polars()
-    assert isinstance(frame, pd.DataFrame) and isinstance(polars, pl.DataFrame)
-    assert sorted(frame["answer"]) == sorted(polars["answer"]) == sorted(answer.answer for answer in found)
+    frame = answers.to_pandas()
+    assert isinstance(frame, pd.DataFrame)
+    assert sorted(frame["answer"]) == sorted(answer.answer for answer in found)
     assert {str(answer) for answer in answers} == {str(answer) for answer in found}, "again, from the store"
     assert "<b>1002</b>" in answers._repr_html_() and "done" in repr(answers)
     assert answers.report(store.path("r.html") if not store.is_s3 else "/tmp/memagent-r.html").exists()
@@ -138,14 +137,6 @@ def test_a_run_that_is_stopped_keeps_what_was_answered(archive, store):
     kept = Table(store, "answers").read("docs").num_rows
     again = archive.ask(OTTER.text)
     assert 0 < kept <= 8 and again.summary["readings"]["answered_before"] >= kept
-
-
-def test_a_package_that_is_missing_is_named(archive, monkeypatch):
-    answers = archive.ask(OTTER.text)
-    answers.wait()
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(UsageError, match="pip install polars"):
-        answers.to_polars()
 
 
 def test_a_program_of_six_lines(tmp_path, model_folder):

@@ -81,6 +81,31 @@ def test_values_and_boxes_of_a_form_stand_where_its_fields_are():
     )
 
 
+def test_fields_in_rows_stay_together_and_those_without_words_follow_the_field_above():
+    rows = [("Rent", "12", "9,600"), ("Staff", "", "48,000"), ("Travel", "5", "1,250"), ("Print", "1", "480")]
+    places = [
+        (x, 640 - 20 * row, cell)
+        for row, cells in enumerate(rows)
+        for x, cell in zip((50, 200, 350), cells, strict=True)
+    ]
+    places += [(120, 696, "Ann Smith"), (120, 676, "1 Elm Street"), (350, 460, "Chair")]
+    head = "<</Type/Annot/Subtype/Widget/F 4/FT/Tx/DA(/F 12 Tf 0 g)"
+    fields = [f"{head}/T(f{x} {y})/V({said})/Rect[{x} {y} {x + 100} {y + 16}]>>" for x, y, said in places]
+    numbers = " ".join(f"{8 + number} 0 R" for number in range(len(fields)))
+    form = f"/AcroForm<</NeedAppearances true/Fields[{numbers}]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
+    said = ((50, 740, "A very long title of the whole form"), (50, 700, "To:"), (50, 662, "Item"), (200, 662, "Months"))
+    said += ((350, 662, "Amount"), (50, 540, "All is agreed."), (350, 540, "Signed for us:"))
+    text = " ".join(f"BT /F 12 Tf {x} {y} Td ({words}) Tj ET" for x, y, words in said)
+    read = parsed(text, f"/Annots[{numbers}]", form, *fields).text.split("\n\n", 1)[1]
+    assert read.splitlines() == [
+        "A very long title of the whole form",
+        "To: Ann Smith 1 Elm Street",
+        "Item Months Amount",
+        *(" ".join(filter(None, row)) for row in rows),
+        "All is agreed. Signed for us: Chair",
+    ]
+
+
 def test_a_page_that_is_shown_turned_is_read_as_it_is_shown():
     field = "<</Type/Annot/Subtype/Widget/FT/Tx/T(a)/V(Ann)/F 4/DA(/F 12 Tf 0 g)/Rect[{}]>>"
     form = "/AcroForm<</NeedAppearances true/Fields[8 0 R]/DA(/F 12 Tf 0 g)/DR<</Font<</F 6 0 R>>>>>>"
