@@ -134,7 +134,11 @@ def _compare(
     tested_on = _names(suites, questions)
     look = _look(policies(Store(config.store)), ids["incumbent"], tested_on)
     power = state(_planned(suites, spec, questions), alpha=spec.alpha, look=look, correlation=spec.correlation)
-    _log.log(logging.WARNING if power["warning"] else logging.INFO, "%s", power["warning"] or _stated(power))
+    stated = (
+        f"a gain of {power['gain']:.0%} is found with a probability of {power['power']:.0%} (n={power['questions']:,} "
+        f"in {power['documents']:,} documents, level {power['alpha']:.2g})"
+    )
+    _log.log(logging.WARNING if power["warning"] else logging.INFO, "%s", power["warning"] or stated)
     groups, runs = [], {}
     with lazy_ray(config.ray):
         for name, suite in suites.items():
@@ -178,13 +182,6 @@ def _planned(suites: dict[str, Suite], spec: PromotionSpec, questions: Questions
         sizes = Counter(one.document for one in questions.asked.values() if one.group == group)
         planned.append(PlannedGroup(tuple(sizes.values()), spec.margin, spec.discordance))
     return planned
-
-
-def _stated(power: PowerRecord) -> str:
-    return (
-        f"a gain of {power['gain']:.0%} is found with a probability of {power['power']:.0%} (n={power['questions']:,} "
-        f"in {power['documents']:,} documents, level {power['alpha']:.2g})"
-    )
 
 
 def _suites(spec: PromotionSpec, segment_tokens: int, questions: Questions) -> dict[str, Suite]:

@@ -43,8 +43,6 @@ class Provenance:
     """Version of the code."""
 
 
-Decide = Callable[[list[PolicyRow]], list[PolicyRow]]
-
 _JSON = ("config", "metrics", "promotion")
 ANY = "any"
 """For `promote`: whichever is promoted now."""
@@ -198,22 +196,22 @@ def refuse(store: Store, policy_id: str, reason: str, record: Json | None = None
     return _find(store, _change(store, decide), policy_id)
 
 
-def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow | None:
-    """Promote the version again that was promoted before; return its row. The present one is refused.
+def rollback(store: Store, name: str, *, instead_of: str | None = ANY) -> PolicyRow | None:
+    """Promote the version again that was promoted before `instead_of`; return its row. The present one is refused.
 
     None: there was none before, and the model that the lineage began with is used.
 
-    Raises UsageError: nothing of the lineage is promoted.
+    Raises UsageError: nothing of the lineage is promoted, or another version than `instead_of`.
     """
 
     def decide(rows: list[PolicyRow]) -> list[PolicyRow]:
         lineage = [row for row in rows if row["name"] == name]
         current = _promoted(lineage)
         if current is None:
-            raise UsageError(
-                f"no version of {name!r} is promoted, so there is nothing to roll back: memagent policies shows them"
-            )
-        ended = [_changed(row, "refused", reason) for row in lineage if row["status"] == "promoted"]
+            raise UsageError(f"no version of {name!r} is promoted to roll back from: memagent policies shows them")
+        if instead_of not in (ANY, current["policy_id"]):
+            raise UsageError(f"{current['policy_id']} was promoted meanwhile, so nothing was rolled back")
+        ended = [_changed(row, "refused", "rolled back") for row in lineage if row["status"] == "promoted"]
         earlier = [row for row in lineage if row["status"] == "retired"]
         if not earlier:
             return ended
@@ -223,7 +221,7 @@ def rollback(store: Store, name: str, reason: str = "rolled back") -> PolicyRow 
     return _promoted([row for row in _change(store, decide) if row["name"] == name])
 
 
-def _change(store: Store, decide: Decide) -> list[PolicyRow]:
+def _change(store: Store, decide: Callable[[list[PolicyRow]], list[PolicyRow]]) -> list[PolicyRow]:
     """Replace the rows that `decide` gives, made of all rows, in one commit; return all rows as they stand then.
 
     Rows that differ get a time of change that is later than any before, except those that stay retired: they are put

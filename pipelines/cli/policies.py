@@ -130,13 +130,13 @@ def rollback(
     from infra.store.policies import rollback as run_rollback
 
     tables = given.open_store()
+    current = {row["name"]: row["policy_id"] for row in registered(tables) if row["status"] == "promoted"}
     if name is None:
-        names = sorted({row["name"] for row in registered(tables) if row["status"] == "promoted"})
-        if len(names) != 1:
-            which = f"name one of {', '.join(names)}" if names else "no version of any model is promoted"
+        if len(current) != 1:
+            which = f"name one of {', '.join(sorted(current))}" if current else "no version of any model is promoted"
             raise UsageError(f"nothing was rolled back: {which}")
-        name = names[0]
-    row = run_rollback(tables, name)
+        (name,) = current
+    row = run_rollback(tables, name, instead_of=current.get(name))
     if given.json:
         out({"name": name, "promoted": row})
     elif row is None:
@@ -185,11 +185,11 @@ def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     for name in ("samples", "n", "docs", "candidate", "incumbent", "difference", "95% interval", "p", "failed"):
         table.add_column(name, justify="left" if name == "samples" else "right")
     for group in (*record["groups"], record["overall"]):
-        p = group["p"] if group is record["overall"] else group.get("p_margin", group["p"])
+        p = group["p"] if group is record["overall"] else group["p_margin"]
         table.add_row(
             Text(plain(group["name"])),
             f"{group['n']:,}",
-            f"{group['documents']:,}" if "documents" in group else "",  # earlier records have none
+            f"{group['documents']:,}",
             f"{group['candidate']:.1%}",
             f"{group['incumbent']:.1%}",
             f"{group['difference']:+.1%}",
@@ -200,11 +200,16 @@ def show_comparison(record: "PromotionRecord | Mapping[str, Any]") -> None:
     console = Console()
     console.print(Text(f"{plain(record['candidate'])} against {plain(record['incumbent'])}", style="bold"))
     console.print(table)
-    if power_ := record.get("power"):
-        stated = f"power at {power_['gain']:+.0%}, as stated before reading: {power_['power']:.0%}"
-        console.print(
-            f"{stated}; candidate {power_['look']} against this version, level {power_['alpha']:.2g}", style="dim"
+    power_, counts = record["power"], record["questions"]
+    stated = f"power at {power_['gain']:+.0%}, as stated before reading: {power_['power']:.0%}"
+    console.print(
+        f"{stated}; candidate {power_['look']} against this version, level {power_['alpha']:.2g}", style="dim"
+    )
+    if counts["there"] > counts["asked"]:
+        left_out = (
+            "{unvouched} not vouched for by people, {trained_on} on texts of training, {without_text} without text"
         )
+        console.print(f"questions left out: {left_out.format_map(counts)}", style="dim")
     console.print(Text(plain(record["reason"])))
 
 

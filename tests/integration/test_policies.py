@@ -20,7 +20,7 @@ from memagent.errors import ConfigError, MemagentError, UsageError
 from memagent.nano import bundled
 from memagent.records import text_hash
 from memagent.rl.promotion import PromotionSpec
-from pipelines.cli.policies import app
+from pipelines.cli.policies import app, show_comparison
 from pipelines.evaluate import evaluate
 from tests.support.texts import filler
 from tests.support.versions import model, provenance
@@ -164,7 +164,9 @@ def questions(store, count=24):
     Table(store, "qa").append(rows)
 
 
-def test_the_check_promotes_the_better_and_refuses_the_worse(store, base, tmp_path, cache, archive, readings, caplog):
+def test_the_check_promotes_the_better_and_refuses_the_worse(
+    store, base, tmp_path, cache, archive, readings, caplog, capsys
+):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text(filler(random.Random(0), 3000))
     needles = {"kinds": ("niah_single_1",), "lengths": (400, 800), "n": 10, "texts": (str(tmp_path / "texts"),)}
@@ -183,6 +185,10 @@ def test_the_check_promotes_the_better_and_refuses_the_worse(store, base, tmp_pa
     assert (record["overall"]["n"], record["overall"]["documents"], record["questions"]) == (32, 32, counts)
     assert record["power"]["look"] == 1 and record["power"]["power"] < 0.5 and record["power"]["warning"] in caplog.text
     assert (record["candidate"], record["incumbent"]) == (good, own)
+    show_comparison({**record, "questions": counts | {"there": 15, "trained_on": 3}})
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{good} against {own}" in said
+    assert "questions left out: 0 not vouched for by people, 3 on texts of training, 0 without text" in said
     row = policy(store, good)
     assert (row["status"], row["promotion"]["runs"], row["promotion"]["spec"]["n"]) == ("promoted", record["runs"], 10)
     record = pipelines.promote.run_promotion(config(store, base), bad, spec=spec)

@@ -177,7 +177,7 @@ def test_promotion_retires_and_rollback_goes_back(store):
     assert back["promotion"] == {"p": 0.01}
     assert rollback(store, "toy") is None and at_work(store, "toy") is None
     assert status(store) == {"toy@a": "refused", "toy@b": "refused", "other@c": "promoted"}
-    with pytest.raises(UsageError, match="nothing to roll back"):
+    with pytest.raises(UsageError, match="is promoted to roll back from"):
         rollback(store, "toy")
 
 
@@ -202,7 +202,9 @@ def test_a_retired_one_that_is_refused_can_still_be_rolled_back_to(store):
         promote(store, one, "")
     refuse(store, "toy@a", "not better")
     assert policy(store, "toy@a")["reason"] == "not better"
-    assert rollback(store, "toy")["policy_id"] == "toy@b"
+    assert rollback(store, "toy", instead_of="toy@c")["policy_id"] == "toy@b"
+    with pytest.raises(UsageError, match="toy@b was promoted meanwhile"):
+        rollback(store, "toy", instead_of="toy@c")
     assert rollback(store, "toy")["policy_id"] == "toy@a"
 
 
