@@ -354,6 +354,7 @@ def _filled_in(
         printed[sign] -= printed[sign] > 0
     values, moved = defaultdict[int, list[str]](list), set[int]()
     tables, spots = _tables(fields, body), dict[_Field, int]()
+    unbegun = set(tables.values())
     for field, own in _shown(fields, shown, text).items():
         said = " ".join("".join(text[place] for place in sorted(own)).split())
         if field.kind == "box":
@@ -362,12 +363,13 @@ def _filled_in(
             said = " ".join(field.value.split())  # a cell for each digit makes no spaces
         moved.update(own)
         if said:
-            row = tables.get(field)
-            if row and not any(tables.get(one) and abs(one.bottom - field.bottom) < _TOUCH for one in spots):
-                said = f"\n{said}"
-            spot = _spot(row or field, body, spots)
-            spots[field] = len(text) if spot is None else spot
-            values[spots[field]].append(said)
+            table, row = tables.get(field, (field, 0))
+            if table not in spots:
+                spot = _spot(table, body, spots)
+                spots[table] = len(text) if spot is None else spot
+            spots[field] = spots[table]
+            values[spots[field]].append("\n" * ((table, row) in unbegun) + said)
+            unbegun.discard((table, row))
     between = [" ", *text, " "]  # before a place, and at it
     spaced = (
         (place, f"{' ' * (not between[place].isspace())}{' '.join(said)}{' ' * between[place + 1].isalnum()}")
@@ -376,22 +378,20 @@ def _filled_in(
     return [(place, said.replace(" \n", "\n")) for place, said in spaced], moved
 
 
-def _tables(fields: list[_Field], body: list[_Char]) -> dict[_Field, _Field]:
-    """Return the fields of tables that are fields alone, each with the place of the whole first row of its table."""
-    rows, tables = list[list[_Field]](), dict[_Field, _Field]()
+def _tables(fields: list[_Field], body: list[_Char]) -> dict[_Field, tuple[_Field, int]]:
+    """Return the fields of tables that are fields alone, each with the whole first row of its table, and its row."""
+    rows, tables = list[list[_Field]](), dict[_Field, tuple[_Field, int]]()
     for field in sorted(fields, key=lambda one: -one.bottom):
         if not rows or rows[-1][0].bottom - field.bottom > _TOUCH:
             rows.append([])
         rows[-1].append(field)
     for above, row in pairwise(sorted(row) for row in rows):
-        first, last, size = above[0], row[0], row[0].top - row[0].bottom
-        alike = len(above) == len(row) > 1 and all(
-            abs(a.left - b.left) < _TOUCH for a, b in zip(above, row, strict=True)
-        )
-        alike &= first.bottom - last.top < size
+        first, last = above[0], row[0]
+        alike = len(above) == len(row) > 1 and first.bottom - last.top < last.top - last.bottom
+        alike &= all(abs(one.left - other.left) < _TOUCH for one, other in zip(above, row, strict=False))
         if alike and not any(last.bottom <= one.line + 0.3 * one.size <= first.top for one in body):
-            place = tables.get(first, first._replace(right=above[-1].right))
-            tables |= dict.fromkeys([*above, *row], place)
+            table, number = tables.get(first, (first._replace(right=above[-1].right), 0))
+            tables |= dict.fromkeys(above, (table, number)) | dict.fromkeys(row, (table, number + 1))
     return tables
 
 
