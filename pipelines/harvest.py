@@ -179,15 +179,16 @@ def settle(
     corrected, rejected, disputed = feedback_rows(verdicts(corpus))
     new = [*fresh, *corrected]
     new_keys = {(row.qa_id, row.source) for row in new}
+    there = read_qa(corpus.store, corpus.name)
     stored = [
         row
-        for row in read_qa(corpus.store, corpus.name)
+        for row in there
         # What people said is all there is of feedback: a verdict that was withdrawn has left a row and nothing else.
         if (row.qa_id, row.source) not in new_keys and (row.source != "feedback" or row.qa_id in rejected)
     ]
     index = CorpusIndex(corpus)
     chosen = gather(map(index.place, [*new, *stored]), options.exclude, options.least_share, rejected, disputed)
-    written = write_qa(corpus, chosen.kept, run_id)
+    written = write_qa(corpus, chosen.kept, run_id, {row.qa_id for row in there})
     sources = Counter(row.source for row in chosen.kept)
     splits = Counter(split_of(row.documents) for row in chosen.kept)
     return {

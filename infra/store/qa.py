@@ -1,6 +1,6 @@
 """The `qa` table: training questions."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal, NotRequired, TypedDict
@@ -51,17 +51,21 @@ def taught_texts(store: Store, splits: Collection[Literal["train", "validation"]
     return set(pc.list_flatten(streams.combine_chunks()).to_pylist())
 
 
-def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str) -> QaWritten:
+def write_qa(corpus: Corpus, rows: Sequence[Qa], run_id: str, chosen_from: Container[str] | None = None) -> QaWritten:
     """Replace the rows of a corpus: new and changed ones are written, others are deleted.
 
     Earlier versions of the table keep deleted rows. If nothing changed, there is no new version.
+
+    Args:
+        chosen_from: ids of the stored rows that `rows` were chosen among; those that another run has written since
+            stay. None: nothing else writes.
     """
     table, harvested_at = Table(corpus.store, "qa"), now()
     before = {row["qa_id"]: row for row in table.read(corpus.name).to_pylist()}
     after = {row.qa_id: to_row(corpus.name, row, run_id, harvested_at) for row in rows}
     new = [row for qa_id, row in after.items() if qa_id not in before]
     changed = [row for qa_id, row in after.items() if qa_id in before and not _same(row, before[qa_id])]
-    removed = before.keys() - after.keys()
+    removed = {one for one in before.keys() - after.keys() if chosen_from is None or one in chosen_from}
     table.upsert([*new, *changed])
     table.delete(corpus.name, qa_id=removed)
     return QaWritten(len(new), len(changed), len(removed))

@@ -73,7 +73,8 @@ class QuestionRollup(Changes):
     question: str
     documents: int
     found: int
-    failed: int
+    unanswered: int
+    """Documents whose reading failed, or for which a budget did not last."""
     answers: list[tuple[str, int]]
     """The twenty most frequent ones, with their counts."""
     distinct: int

@@ -239,8 +239,8 @@ def show_rollup(console: Console, rollup: Sequence["QuestionRollup"], corpus: st
 
 
 def _lines(question: "QuestionRollup") -> list[tuple[str, Text]]:
-    failed = f", {number(question['failed'])} failed" if question["failed"] else ""
-    lines = [("found", Text(f"{number(question['found'])} of {number(question['documents'])}{failed}"))]
+    none = f", {number(question['unanswered'])} without an answer" if question["unanswered"] else ""
+    lines = [("found", Text(f"{number(question['found'])} of {number(question['documents'])}{none}"))]
     if question["answers"]:
         most = [f"{_short(answer)} ({number(count)})" for answer, count in question["answers"][:_ANSWERS]]
         lines.append(("answers", Text(", ".join(most) + _others(question["distinct"] - len(most)))))

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from infra.store.buckets import one_of
 from infra.store.claims import is_alive, used
 from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.runs import QuestionRollup, RunSummary, mark_released, new_run_id, resolve, run_ids
 from memagent.errors import UsageError
 from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches
-from pipelines.stages.summarise import DigestRuns
+from pipelines.stages.summarise import DigestRuns, PastDigest
 
 _DIGESTS = 30
 """Good digests that a digest is compared with at most; fewer where they have `_ENOUGH` answers."""
@@ -30,8 +31,10 @@ def digest_runs(corpus: Corpus, run_id: str) -> DigestRuns:
     work = {row["run_id"]: set(json.loads(row["summary"]).get("work", ())) for row in rows}
     unjudged = {row["run_id"] for row in rows if row["withheld"] and work[row["run_id"]] & work.get(run_id, set())}
     broken_off = {name for name in unjudged - {run_id} if not is_alive(corpus.store, name)}
-    good, fresh = run_ids(corpus, ["digest"]), frozenset({run_id} | broken_off)
-    return DigestRuns(good[-1] if good else "", fresh)
+    good = run_ids(corpus, ["digest"])[: -_DIGESTS - 1 : -1]
+    ended = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], one_of("run_id", good))
+    ends = dict(zip(*(ended[name].to_pylist() for name in ("run_id", "ended_at")), strict=True))
+    return DigestRuns([PastDigest(name, ends[name]) for name in good], frozenset({run_id} | broken_off))
 
 
 def quality_of(fresh: Mapping[str, QuestionQuality], counts: Mapping[str, int], failed: int) -> Quality:
@@ -59,7 +62,7 @@ def judged(
     """
     readings, own = summary["readings"], Quality.from_dict(summary["quality"])
     found = []
-    if digest.previous:
+    if digest.before:
         before, last = _good_digests(corpus)
         unread = readings.get("unread", 0)
         found = breaches(own, before, config, live={} if unread else _live_counts(summary), live_before=last)
@@ -110,4 +113,4 @@ def _good_digests(corpus: Corpus) -> tuple[Quality, LiveCounts]:
 
 def _live_counts(summary: RunSummary) -> LiveCounts:
     rollups: list[QuestionRollup] = summary.get("rollup") or []
-    return {rollup["question"]: rollup["documents"] - rollup["failed"] for rollup in rollups}
+    return {rollup["question"]: rollup["documents"] - rollup["unanswered"] for rollup in rollups}

@@ -4,8 +4,9 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,31 +33,40 @@ _NAMED = 1_000
 _MOVED = 200_000
 """Answers of moved documents that one task compares."""
 _PLANNED = ["reading_id", "answered_by", "doc_id", "question"]
+_COUNTED = ["counted", "answer", "corrected", "run_id", "answered_at"]
+
+
+class PastDigest(NamedTuple):
+    """A digest that ended."""
+
+    run_id: str
+    ended_at: datetime
 
 
 def rollup_bucket(
-    corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket, previous: str
+    corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket, before: Sequence[PastDigest]
 ) -> tuple[list[QuestionRollup], int]:
-    """Roll the answers of a bucket of a digest up, and compare them with the digest before, if there is one.
+    """Roll the answers of a bucket of a digest up, and compare them with the digests `before`, if there are any.
 
-    Return the rollups of the questions, and how many answers of moved documents were written down for `moved_changes`.
+    Return the rollups of the questions, and how many answers were written down for `moved_changes`: of documents that
+    were in another bucket, or without an answer.
     `rows` is the bucket's plan with columns `counted`, the reading whose answer counts; `answer` and `found` as people
     are shown them, null where there is none; and `corrected`, whether they are other than the reader's.
     """
     given = rows.filter(pc.is_valid(rows["found"]))
-    stayed, moved = given, given.slice(0, 0)
-    before = _no_answers()
-    gone = dict[str, Changes]()
-    if previous:
-        plan = read_plan(corpus, previous, _PLANNED, filters=bucket.contains("content_hash"))
+    moved, known, gone = given.slice(0, 0), _no_answers(), dict[str, Changes]()
+    if before:
+        plan = read_plan(corpus, before[0].run_id, _PLANNED, filters=bucket.contains("content_hash"))
         gone = _gone(corpus, run_id, plan, rows, bucket)
-        if bucket.count > 1:
-            is_here = pc.is_in(given["doc_id"], value_set=pc.unique(plan["doc_id"]))
-            stayed, moved = given.filter(is_here), given.filter(pc.invert(is_here))
-        before = _answers_before(corpus, plan, stayed, bucket)
-    if moved.num_rows:
-        write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question", "answer"]))
-    changes = _changes(stayed, before)
+        if bucket.count == 1:
+            known = _last_given(corpus, before, given)
+        else:
+            known, _ = _given_by(corpus, before[0], plan, given, bucket)
+            is_known = pc.is_in(_pairs(given), value_set=_pairs(known).combine_chunks())
+            given, moved = given.filter(is_known), given.filter(pc.invert(is_known))
+        if moved.num_rows:
+            write_moved(corpus.store, run_id, bucket.index, moved.select(["doc_id", "question", "answer"]))
+    changes = _changes(given, known)
     most = _ANSWERS if bucket.count > 1 else _SHOWN_ANSWERS
     rows = rows.select(["question_id", "question", "answer", "found", "corrected"])
     # A question may have lost all its documents of this bucket, and be asked in others.
@@ -77,7 +87,7 @@ def _rollup(question: str, rows: pa.Table, changes: Changes, most: int) -> Quest
         "question": question,
         "documents": rows.num_rows,
         "found": pc.sum(rows["found"], min_count=0).as_py(),
-        "failed": rows["found"].null_count,
+        "unanswered": rows["found"].null_count,
         "answers": [(one["values"], one["counts"]) for one in counts.take(frequent).to_pylist()],
         "distinct": len(counts),
         "corrected": pc.sum(rows["corrected"], min_count=0).as_py(),
@@ -85,13 +95,15 @@ def _rollup(question: str, rows: pa.Table, changes: Changes, most: int) -> Quest
     }
 
 
-def moved_changes(corpus: Corpus, run_id: str, previous: str, moved: Sequence[tuple[int, int]]) -> dict[str, Changes]:
-    """Compare what a digest's buckets have written down with the digest before; return what changed, by question.
+def moved_changes(
+    corpus: Corpus, run_id: str, before: Sequence[PastDigest], moved: Sequence[tuple[int, int]]
+) -> dict[str, Changes]:
+    """Compare what a digest's buckets have written down with the digests before; return what changed, by question.
 
     `moved` says which buckets have written answers down (their indices), and how many.
     """
     groups = list(groups_of(moved, _MOVED))
-    work = partial(_moved_changes, corpus=corpus, run_id=run_id, previous=previous)
+    work = partial(_moved_changes, corpus=corpus, run_id=run_id, before=before)
     result: dict[str, Changes] = {}
     for part in run_job(work, groups, corpus.store, local=sum(count for _, count in moved) <= FEW):
         for question, changes in part.items():
@@ -116,41 +128,60 @@ def _gone(corpus: Corpus, run_id: str, plan: pa.Table, rows: pa.Table, bucket: B
     }
 
 
-def _moved_changes(buckets: Sequence[int], corpus: Corpus, run_id: str, previous: str) -> dict[str, Changes]:
+def _moved_changes(
+    buckets: Sequence[int], corpus: Corpus, run_id: str, before: Sequence[PastDigest]
+) -> dict[str, Changes]:
     given = pa.concat_tables([read_moved(corpus.store, run_id, bucket) for bucket in buckets])
-    mine = pc.field("doc_id").isin(pc.unique(given["doc_id"]))
-    plan = read_plan(corpus, previous, _PLANNED, filters=mine)
-    return _changes(given, _answers_before(corpus, plan, None, WHOLE))
+    return _changes(given, _last_given(corpus, before, given))
 
 
-def _answers_before(corpus: Corpus, plan: pa.Table, rows: pa.Table | None, bucket: Bucket) -> pa.Table:
-    """Return columns `doc_id`, `question`, `answer` and `corrected` of the readings of an earlier plan that were
-    answered.
+def _last_given(corpus: Corpus, before: Sequence[PastDigest], rows: pa.Table) -> pa.Table:
+    """Return what the last digest that had an answer gave to the questions of `rows`, as `_given_by`."""
+    found = [_no_answers()]
+    for past in before:
+        if rows.num_rows:
+            mine = pc.field("doc_id").isin(pc.unique(rows["doc_id"]))
+            plan = read_plan(corpus, past.run_id, _PLANNED, filters=mine)
+            given, rows = _given_by(corpus, past, plan, rows, WHOLE)
+            found.append(given)
+    return pa.concat_tables(found)
+
+
+def _given_by(
+    corpus: Corpus, past: PastDigest, plan: pa.Table, rows: pa.Table, bucket: Bucket
+) -> tuple[pa.Table, pa.Table]:
+    """Return what answers a digest had when it ended: `doc_id`, `question`, `answer` and `corrected`.
+
+    One that was given since, as where a reading had failed or a budget did not last, was not there then: these rows of
+    its plan are returned, too.
 
     Args:
-        plan: its columns `_PLANNED`.
-        rows: rows of today with `counted`, `answer` and `corrected`: most answers that counted before still count. Of
-            documents that are not among them, no answer is returned. None: all are returned.
+        plan: of the digest, `_PLANNED`.
+        rows: answers of today (`doc_id`, `question`): of others none is returned. Where they have `_COUNTED`, most
+            answers that counted before still count.
         bucket: where the documents of the plan are.
     """
-    counted = counted_readings(plan)
-    plan = plan.select(["doc_id", "question"]).append_column("counted", counted)
-    if rows is None:
-        return _with_answers(plan, _answers(corpus, pc.unique(counted), bucket))
-    plan = plan.filter(pc.is_in(plan["doc_id"], value_set=pc.unique(rows["doc_id"])))
-    known = rows.select(["counted", "answer", "corrected"])
-    other = plan["counted"].filter(pc.invert(pc.is_in(plan["counted"], value_set=pc.unique(known["counted"]))))
-    if len(other):
-        known = pa.concat_tables([known, _answers(corpus, pc.unique(other), bucket)])
-    return _with_answers(plan, known)
-
-
-def _with_answers(plan: pa.Table, answers: pa.Table) -> pa.Table:
-    at = pc.index_in(plan["counted"], value_set=answers["counted"].combine_chunks())
-    rows = plan.select(["doc_id", "question"])
+    plan = plan.filter(pc.is_in(_pairs(plan), value_set=_pairs(rows).combine_chunks()))
+    counted, known = counted_readings(plan), list[pa.Table]()
+    other = pc.unique(counted)
+    if "counted" in rows.column_names:
+        known = [rows.select(_COUNTED)]
+        other = other.filter(pc.invert(pc.is_in(other, value_set=pc.unique(rows["counted"]))))
+    if len(other) or not known:
+        known.append(_answers(corpus, other, bucket))
+    answers = pa.concat_tables(known)
+    in_time = pc.less_equal(answers["answered_at"], pa.scalar(past.ended_at, answers["answered_at"].type))
+    answers = answers.filter(pc.or_(in_time, pc.equal(answers["run_id"], past.run_id)))
+    at = pc.index_in(counted, value_set=answers["counted"].combine_chunks())
+    given = plan.select(["doc_id", "question"])
     for name in ("answer", "corrected"):
-        rows = rows.append_column(name, answers[name].take(at))
-    return rows.filter(pc.is_valid(at))
+        given = given.append_column(name, answers[name].take(at))
+    return given.filter(pc.is_valid(at)), plan.filter(pc.is_null(at))
+
+
+def _pairs(rows: pa.Table) -> pa.ChunkedArray:
+    columns = (rows[name].cast(pa.large_string()) for name in ("doc_id", "question"))
+    return pc.binary_join_element_wise(*columns, pa.scalar("\0", pa.large_string()))
 
 
 def _answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: Bucket) -> pa.Table:
@@ -160,11 +191,12 @@ def _answers_to(corpus: Corpus, readings: pa.Array, columns: list[str], bucket: 
 
 
 def _answers(corpus: Corpus, readings: pa.Array, bucket: Bucket) -> pa.Table:
-    answers = _answers_to(corpus, readings, _SHOWN, bucket)
+    """Return the answers to readings as people are shown them, `_COUNTED`."""
+    answers = _answers_to(corpus, readings, [*_SHOWN, "run_id", "answered_at"], bucket)
     shown = Reviews(corpus, bucket).corrected(answers)
     corrected = pc.not_equal(shown["answer"], answers["answer"])
-    shown = shown.select(["reading_id", "answer"]).append_column("corrected", corrected)
-    return shown.rename_columns(["counted", "answer", "corrected"])
+    columns = [answers["reading_id"], shown["answer"], corrected, answers["run_id"], answers["answered_at"]]
+    return pa.table(columns, _COUNTED)
 
 
 def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
@@ -193,8 +225,8 @@ def _changes(given: pa.Table, before: pa.Table) -> dict[str, Changes]:
 
 
 def _no_answers() -> pa.Table:
-    columns = {name: pa.array([], pa.string()) for name in ("doc_id", "question", "answer")}
-    return pa.table(columns | {"corrected": pa.array([], pa.bool_())})
+    text = pa.large_string()
+    return pa.schema({"doc_id": pa.string(), "question": text, "answer": text, "corrected": pa.bool_()}).empty_table()
 
 
 def _sum(parts: Sequence[Changes]) -> Changes:
@@ -222,7 +254,7 @@ def merged(parts: Sequence[QuestionRollup], moved: Changes | None = None) -> Que
         "question": parts[0]["question"],
         "documents": sum(part["documents"] for part in parts),
         "found": sum(part["found"] for part in parts),
-        "failed": sum(part["failed"] for part in parts),
+        "unanswered": sum(part["unanswered"] for part in parts),
         "answers": counts.most_common(_SHOWN_ANSWERS),
         "distinct": max(len(counts), max(part["distinct"] for part in parts)),
         "corrected": sum(part.get("corrected", 0) for part in parts),
@@ -232,7 +264,7 @@ def merged(parts: Sequence[QuestionRollup], moved: Changes | None = None) -> Que
 
 _COLUMNS = ["reading_id", "answered_by", "doc_id", "content_hash", "question_id", "question", "gold", "state"]
 _SHOWN = ["content_hash", "question", "answer", "found"]
-_ANSWER = [*_SHOWN, "run_id", "segments", "memories_cut", "memory_empty"]
+_ANSWER = [*_SHOWN, "run_id", "answered_at", "segments", "memories_cut", "memory_empty"]
 
 
 class BucketSummary(TypedDict):
@@ -250,7 +282,7 @@ class BucketSummary(TypedDict):
     """Quarantine items of readings that failed in an earlier run and are answered now."""
     rollup: list[QuestionRollup]
     moved: int
-    """Answers of moved documents that were written down, to be compared by `moved_changes`."""
+    """Answers that were written down, to be compared by `moved_changes`."""
     withheld: dict[str, int]
     """Readings whose answer is of a withheld run, by run."""
     fresh: dict[str, QuestionQuality]
@@ -261,8 +293,8 @@ class BucketSummary(TypedDict):
 class DigestRuns:
     """The runs whose answers matter to a digest."""
 
-    previous: str
-    """The last good digest before it; empty: there is none."""
+    before: Sequence[PastDigest]
+    """The last good digests before it, newest first."""
     fresh: frozenset[str]
     """Itself, and those that were broken off and that it brought to an end."""
 
@@ -302,9 +334,11 @@ def summarise(
         digest: the runs that matter to a digest; None: this is none, and has no rollup.
         withheld: runs whose answers are shown to nobody, itself not among them.
     """
-    if digest is not None and digest.previous and not has_plan(corpus.store, digest.previous):
-        _log.warning("the plan of digest %s is gone: answers are not compared with those before", digest.previous)
-        digest = replace(digest, previous="")
+    if digest is not None:
+        kept = [past for past in digest.before if has_plan(corpus.store, past.run_id)]
+        if gone := len(digest.before) - len(kept):
+            _log.warning("the plans of %d digests are gone: answers are not compared with theirs", gone)
+        digest = replace(digest, before=kept)
     work = partial(
         summarise_bucket,
         corpus=corpus,
@@ -332,7 +366,7 @@ def summarise(
             rollups[rollup["question"]].append(rollup)
     if scored:
         summary.scores = [share(metric, sums[metric], scored) for metric in METRICS]
-    changes = moved_changes(corpus, run_id, digest.previous, moved) if digest is not None and moved else {}
+    changes = moved_changes(corpus, run_id, digest.before, moved) if digest is not None and moved else {}
     joined = [merged(parts, changes.get(question)) for question, parts in rollups.items()]
     summary.rollup = [one for one in joined if one["question_id"]]  # else it is no longer asked
     return summary
@@ -352,7 +386,7 @@ def summarise_bucket(
     rows = rows.append_column("counted", counted_readings(rows))
     answers = _answers_to(corpus, pc.unique(rows["counted"]), _ANSWER, bucket)
     at = pc.index_in(rows["counted"], value_set=answers["reading_id"].combine_chunks())
-    for name in ("answer", "found", "run_id"):
+    for name in ("answer", "found", "run_id", "answered_at"):
         rows = rows.append_column(name, answers[name].take(at))
     with_gold = rows.filter(pc.is_valid(rows["gold"]))
     shown = Reviews(corpus, bucket).corrected(answers)
@@ -364,7 +398,7 @@ def summarise_bucket(
     items = reading_items(given) if failed_before else pa.array([], pa.string())
     questions, moved = list[QuestionRollup](), 0
     if digest is not None:
-        questions, moved = rollup_bucket(corpus, run_id, rows, bucket=bucket, previous=digest.previous)
+        questions, moved = rollup_bucket(corpus, run_id, rows, bucket=bucket, before=digest.before)
     return {
         "bucket": bucket.index,
         "found": pc.sum(given["found"], min_count=0).as_py(),

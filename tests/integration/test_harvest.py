@@ -29,11 +29,11 @@ from infra.store.segments import write_segments
 from memagent.config import load_config
 from memagent.errors import ConfigError, UsageError
 from memagent.evaluation.records import columns_of
-from memagent.quality.curation import Qa, split_of
+from memagent.quality.curation import Qa, gather, split_of
 from memagent.records import Question, text_hash
 from memagent.rl.dataset import Cut
 from pipelines.ask import ask
-from pipelines.harvest import HarvestOptions, harvest
+from pipelines.harvest import HarvestOptions, harvest, settle
 from pipelines.io.answers import answer_table, write_answers
 from pipelines.io.feedback import take_feedback
 from pipelines.io.qa_files import export_qa, import_qa
@@ -279,6 +279,24 @@ def test_a_window_that_is_too_small_is_said_before_an_engine_starts(store, confi
     small = config.model_copy(update={"engine": config.engine.model_copy(update={"max_model_len": 256})})
     with pytest.raises(ConfigError, match=r"the window has 256\. Lower reading"):
         generate(store, ReaderSpec(small), small, [{"place": {}, "index": 0, "seed": 0}])
+
+
+def test_rows_that_another_run_writes_while_a_choice_is_made_stay(store, monkeypatch):
+    write(store, "d", "said")
+    asked, stream = ("Who?", "When?", "Where?"), (text_hash("said"),)
+    one, two, late = (Qa(question, ("x",), stream, ("d",), "gold") for question in asked)
+    corpus = Corpus(store, "c")
+    settle(corpus, [one], "run-1")
+
+    def slow(*given):
+        chosen = gather(*given)
+        if [late.question] not in [row.question for row in read_qa(store)]:
+            write_qa(corpus, [one, late], "run-3")
+        return replace(chosen, kept=[row for row in chosen.kept if row.question != one.question])
+
+    monkeypatch.setattr("pipelines.harvest.gather", slow)
+    assert settle(corpus, [two], "run-2")["removed"] == 1
+    assert sorted(row.question for row in read_qa(store)) == ["When?", "Where?"]
 
 
 def test_answers_and_rows_are_found_on_every_kind_of_store(root):

@@ -154,6 +154,29 @@ def test_a_night_of_many_buckets_tells_what_changed(store, archive, config, monk
         assert (one["gone"], one["gone_count"], one["documents"]) == (["doc1.txt"], 1, 8)
 
 
+@pytest.mark.parametrize(("root", "count"), [("local", 1), ("local", 3)], indirect=["root"])
+def test_what_a_night_did_not_come_to_changes_in_the_one_that_reads_it(store, archive, config, monkeypatch, count):
+    take(store, archive, config)
+    remember(Corpus(store, "c"), sources=[str(archive)])
+    monkeypatch.setattr(plan, "buckets", lambda size: [Bucket(index, count) for index in range(count)])
+    said = {row["document"]: row["answer"] for row in answer_table(config, "c", digest("c", [OTTER], config)["run_id"])}
+    names = sorted(said)
+    for number, name in enumerate([*names, "more.txt", "other.txt"]):
+        (archive / name).write_text(f"The pass number for amber-otter is {5000 + number}. This is {name}.")
+    little = {"engine": {"scripted_delay": 0.3}, "pool": {"inflight": 1}, "cost": {"budget": "60tok"}}
+    poor = config.model_copy(
+        update={key: getattr(config, key).model_copy(update=values) for key, values in little.items()}
+    )
+    nights = [digest("c", None, poor), digest("c", None, poor), digest("c", None, config), digest("c", None, config)]
+    unread = [night["readings"].get("unread", 0) for night in nights]
+    assert unread[0] > unread[1] > unread[2] == 0, "the first ones came to some of them"
+    rollups = [night["rollup"][0] for night in nights]
+    assert [rollup["unanswered"] for rollup in rollups] == unread and not rollups[-1]["changed_count"]
+    changed = [(one["document"], one["before"], one["now"]) for rollup in rollups for one in rollup["changed"]]
+    assert sorted(changed) == [(name, said[name], str(5000 + number)) for number, name in enumerate(names)]
+    assert sorted(name for one in rollups for name in one["new_documents"]) == ["more.txt", "other.txt"], "each once"
+
+
 def test_a_night_compares_answers_to_the_same_question_whatever_its_id(store, archive, config):
     take(store, archive, config)
     first, again = Question("7", OTTER.text), [Question("7", HERON.text), Question("8", OTTER.text)]

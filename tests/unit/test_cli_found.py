@@ -124,7 +124,7 @@ def question(**more):
         "question": "Which law governs?",
         "documents": 12,
         "found": 9,
-        "failed": 1,
+        "unanswered": 1,
         "answers": [("Delaware", 5), ("Nevada", 3)],
         "distinct": 4,
         **no_changes(),
@@ -138,7 +138,7 @@ def test_a_roll_up_says_what_changed_and_what_is_new():
     others = {"corrected": 1, "new_documents": ["n1", "n2"], "new_count": 2, "gone": ["g1"], "gone_count": 1}
     show_rollup(to, [question(changed=changed, changed_count=7, **others)], "c", "run-1")
     said = " ".join(to.file.getvalue().split())
-    assert "found 9 of 12, 1 failed" in said
+    assert "found 9 of 12, 1 without an answer" in said
     assert "answers Delaware (5), Nevada (3), and 2 more" in said
     assert (
         "changed 7: d0: Nevada → not found; d1: Nevada (corrected by people) → not found" in said
