@@ -34,8 +34,10 @@ class IngestPlan:
     work: pa.Table
     """Sources to parse (`WORK`)."""
     unchanged: int
-    failed: pa.Array
-    """Names of the sources that failed in an earlier run and are as they were: they would fail again."""
+    failed: int
+    """Sources that failed in an earlier run and are as they were: they would fail again."""
+    untouched: pa.Array
+    """Names of these and of the unchanged ones."""
     dismissed: int
     """Sources that are as they were when they were dismissed (`pipelines.stages.ingest.dismiss`) or forgotten."""
     gone: pa.Table
@@ -93,7 +95,8 @@ def make_plan(
         listing=listing,
         work=work,
         unchanged=pc.sum(unchanged).as_py() or 0,
-        failed=_array(listed["source"].filter(fails)),
+        failed=pc.sum(fails).as_py() or 0,
+        untouched=_array(listed["source"].filter(pc.or_(unchanged, fails))),
         dismissed=(pc.sum(dismissed).as_py() or 0) + len(passed),
         gone=gone.filter(pc.not_equal(gone["state"], "deleted")),
         moved=absent.filter(_is_in(absent["source"], work["was"])),

@@ -24,7 +24,7 @@ from infra.sources.diff import make_plan as make_ingest_plan
 from infra.sources.discovery import list_sources
 from infra.sources.listing import path_of
 from infra.sources.sandbox import Guard
-from infra.store.corpora import check_known, sources_of
+from infra.store.corpora import check_known, forgotten, sources_of
 from infra.store.delta import Table
 from infra.store.documents import check_documents, column_rows, current_sources, document_texts, documents_count
 from infra.store.location import Corpus, Store
@@ -242,14 +242,14 @@ def _new_sources(asked: Target, config: Config) -> _NewSources:
         gone = list(column_rows(lost, "doc_id", "documents"))
     step = max(1, rows.num_rows // _TEXTS)
     sample = rows.filter(pc.less_equal(rows["size"], _FILE_BYTES))
-    texts, textless, counts = list[str](), list[str](), dict[str, int]()
+    texts, textless, counts, excluded = list[str](), list[str](), dict[str, int](), forgotten(asked.corpus)
     chars = size = 0
     with closing(Guard(config.ingest)) as guard:
         for row in sample.take(pa.array(range(0, sample.num_rows, step)[:_TEXTS], pa.int64())).to_pylist():
             name, before = row["source"].rsplit("/", 1)[-1], len(texts)
             with suppress(SourceError):
                 for record in guard.parse(path_of(row["source"], row["path"]), name):
-                    if not isinstance(record, Refused):
+                    if not isinstance(record, Refused) and record[1] not in excluded:
                         texts.append(record[0].text[:_CHARS])
                         chars += len(record[0].text)
             if len(texts) == before:

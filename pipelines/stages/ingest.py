@@ -139,7 +139,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
     del known
     commits = DocumentCommits(corpus, run_id, config.commit_seconds)
     tally = Counter[str]()
-    reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.failed)
+    reasons = Counter(bad.reason for bad in plan.listing.unusable) + _reasons(corpus, plan.untouched)
     textless: list[str] = []
     for block in _parse_all(plan.work, _Job(corpus, run_id, started_at, config.ingest)):
         commits.add(block["files"])
@@ -167,7 +167,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         new=tally["new"],
         changed=tally["changed"],
         unchanged=plan.unchanged,
-        failed=tally["failed"] + len(plan.listing.unusable) + len(plan.failed),
+        failed=tally["failed"] + len(plan.listing.unusable) + plan.failed,
         deleted=pc.sum(pc.not_equal(plan.gone["doc_id"], ""), min_count=0).as_py(),  # a folder has no id
         hidden=plan.listing.hidden,
         empty=tally["empty"],
@@ -205,12 +205,10 @@ def _known_sources(corpus: Corpus, run_id: str) -> pa.Table:
 _OF_ROW = re.compile(r"#\d+\Z")
 
 
-def _reasons(corpus: Corpus, failed: pa.Array) -> Counter[str]:
-    """Return the reasons for which sources failed in earlier runs."""
-    if not len(failed):
-        return Counter()
-    table = quarantined(corpus)
-    mine = pc.and_(pc.equal(table["stage"], "ingest"), pc.is_in(table["item"], failed.cast(pa.string())))
+def _reasons(corpus: Corpus, untouched: pa.Array) -> Counter[str]:
+    """Return the reasons for which sources, or rows of them, failed in earlier runs and would again."""
+    table = quarantined(corpus).filter(pc.field("stage") == "ingest")
+    mine = pc.is_in(pc.replace_substring_regex(table["item"], "#.*", ""), value_set=untouched.cast(pa.string()))
     return Counter(table.filter(mine)["reason"].to_pylist())
 
 

@@ -29,9 +29,11 @@ from pipelines.ask import ask, digest
 from pipelines.evaluate import evaluate
 from pipelines.io.answers import answer_table
 from pipelines.operate.check import check
+from pipelines.operate.dry_run import ask_dry_run
 from pipelines.operate.forget import forget
 from pipelines.report.page import write_to_store
 from pipelines.stages.ingest import ingest
+from pipelines.target import Target
 from pipelines.training.checkpoints import Checkpoints
 from tests.support.archives import HERON, OTTER, write_archive
 
@@ -83,6 +85,8 @@ def test_a_forgotten_document_is_in_no_file_and_does_not_come_back(store, tmp_pa
     assert [hit for hit in done["found"] if not hit["file"].startswith("corpora/")] == []
 
     assert check("c", config)["found"] == {}
+    dry = ask_dry_run(Target(corpus, (str(folder),)), [OTTER], config)
+    assert (dry["documents"], dry["readings_to_read"]) == (5, 0), "no one is told that it would be read again"
     again = ingest(corpus, [str(folder)], config, "third")
     assert (again["quarantined"], again["excluded"], again["failed"]) == ({}, 1, 0), "it still lies there: no failure"
     assert again["new"] + again["changed"] + again["unchanged"] + 1 == again["sources"]

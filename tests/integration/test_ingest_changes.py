@@ -223,8 +223,9 @@ def test_what_a_refused_row_was_stays_until_the_source_is_mended(
     before = current_documents(Corpus(run.store, "c")).to_pylist()
     assert len(before) == 3
     place.put(name, broken)
-    refused = run(place.url)
-    assert refused["quarantined"] == {reason: 1}
+    refused, again = run(place.url), run(place.url)
+    assert refused["quarantined"] == again["quarantined"] == {reason: 1}, "it is a failure until it is mended"
+    assert (refused["changed"], again["unchanged"]) == (1, 1)
     rows = current_documents(Corpus(run.store, "c")).to_pylist()
     assert len(rows) == 3 and rows[1]["content_hash"] == before[1]["content_hash"]
     assert [bool(row["warnings"]) for row in rows] == [False, True, False], "it may be no longer what it was"
