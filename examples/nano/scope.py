@@ -45,13 +45,18 @@ LONGEST = 50_000
 
 OTHERS: dict[str, str] = {
     "Parties": "Who are the parties?|Who signed this?|Which companies are bound by this agreement?|Name the parties.|"
-    "Who is the other party?|Between whom was the contract made?|Who is the licensee?|Who is the supplier?",
+    "Who is the other party?|Between whom was the contract made?|Who is the licensee?|Who is the supplier?|"
+    "Who are the parties to the contract?|Which parties made this agreement?|Who entered into this agreement?",
     "Effective Date": "When does it take effect?|What is the effective date?|From when on is the agreement in force?|"
-    "On which day does it become effective?|What is the start date?|When does the contract begin?",
+    "On which day does it become effective?|What is the start date?|When does the contract begin?|"
+    "On what date does the lease begin?|On which date does this agreement come into force?",
     "Expiration Date": "When does the contract expire?|What is the end date?|When does it end?|How long does it run?|"
-    "Until when is the agreement valid?|What is the expiration date of the agreement?|What is the term?",
+    "Until when is the agreement valid?|What is the expiration date of the agreement?|What is the term?|"
+    "What is the duration of the contract?|What is the term of the lease?|How long is the term of this agreement?|"
+    "On which date does the agreement expire?",
     "Renewal Term": "Does it renew by itself?|For how long is it renewed?|What is the renewal term?|"
-    "Is there an automatic renewal?|How can the contract be extended?",
+    "Is there an automatic renewal?|How can the contract be extended?|On what date is the agreement renewed?|"
+    "When is the contract extended?",
     "Notice Period To Terminate Renewal": "What is the notice period?|How many days' notice must be given?|"
     "What is the termination notice?|By when must notice be given?|How is the contract terminated?|"
     "What is the period of notice for termination?",
@@ -84,6 +89,21 @@ OTHERS: dict[str, str] = {
     "Letters": "What does the customer complain about?|When is the meeting?|Where is the office?|Who is invited?|"
     "What is the order about?|When was it delivered?|What is the invoice date?|What is the date of birth?|"
     "When was the company founded?|When was it built?|What is the due date?|When did he die?|What day is the party?",
+    "Events": "On which date did the council approve the plan?|On what day was the report published?|"
+    "When was the permit issued?|On which date was the claim filed?|What is the date of the delivery note?|"
+    "On which date does the warranty end?|When was the contract amended?|What is the date of the amendment?|"
+    "On what date must the fee be paid?|When did the shareholders meet?|On which date was the firm registered?|"
+    "When was the contract terminated?|On what date was the notice sent?",
+    "Numbers": "What is the telephone number for notices?|What is the registration number?|What is the page number?|"
+    "What is the invoice number?|What is the reference number of the contract?|What is the policy number?|"
+    "What is the number of the contract?|What is the customer number?|How many shares are sold?|"
+    "What is the number of employees?|What is the bank account number?|What is the VAT number?",
+    "Names": "What is the name of the project?|What is the name of the buyer in this agreement?|"
+    "What is the title of the chapter?|What is the title of the person who signs this agreement?|"
+    "What is the name of the company?|What is the brand called?|What is the name of the software?",
+    "Laws": "Which law defines personal data?|Which data protection laws apply?|Which laws were broken?|"
+    "Which state gave the licence?|In which state is the company incorporated?|Which laws must the agent observe?|"
+    "Which law requires a permit?|Which tax law applies to the payments?",
     "Facts": "What is the capital?|Where does he live?|Why did they leave?|How old is she?|How does it work?|"
     "How tall is the tower?|Which colour is the house?|What is the weather like?|Is it true?|How far is it?|"
     "What is the name of the river?|What is the name of his wife?|What is the dog called?|"

@@ -53,6 +53,12 @@ def test_nano_knows_every_wording_that_it_was_trained_on(version):
         *("Who is buying the boats?", "How long is the warranty on the pumps?", "What does the caterer charge?"),
         *("May the tenant keep a dog?", "Why was the bridge closed?", "Translate the first paragraph.", "?", ""),
         *("Quel est le montant du loyer ?", "契約の当事者は誰ですか", "When does the guarantee run out?"),
+        *(
+            "On which date does the contract renew?",
+            "Who are the parties of this contract?",
+            "What is the order number?",
+        ),
+        *("What is the term of this agreement?", "On which date did the board approve the contract?"),
     ],
 )
 def test_other_questions_are_outside(question):
