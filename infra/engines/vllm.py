@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from infra.cluster.placement import ranks_are_actors
 from infra.engines.cpu_format import cpu_format, own_format
@@ -248,7 +248,7 @@ class VllmEngine:
             self._one_ended.set()
         sequence = final.outputs[0]
         out = list(sequence.token_ids)
-        steps = zip(sequence.logprobs or (), out, strict=bool(sequence.logprobs))
+        steps: Any = zip(cast(Any, sequence.logprobs), out, strict=True) if sampling.logprobs else ()
         return Completion(
             out,
             sequence.finish_reason or "stop",

@@ -364,10 +364,8 @@ def _filled_in(
         moved.update(own)
         if said:
             table, row = tables.get(field, (field, 0))
-            if table not in spots:
-                spot = _spot(table, body, spots)
-                spots[table] = len(text) if spot is None else spot
-            spots[field] = spots[table]
+            spot = spots[table] if table in spots else _spot(table, body, spots)
+            spots[table] = spots[field] = len(text) if spot is None else spot
             values[spots[field]].append("\n" * ((table, row) in unbegun) + said)
             unbegun.discard((table, row))
     between = [" ", *text, " "]  # before a place, and at it

@@ -2,7 +2,7 @@
 
 runs/<run_id>/plan/<bucket>.parquet   all readings (`infra.store.schemas.PLAN`)
 runs/<run_id>/work/<bucket>.parquet   those that are not answered, longest first (`WORK`)
-runs/<run_id>/moved/<bucket>.parquet  answers of documents that were in another bucket the digest before
+runs/<run_id>/moved/<bucket>.parquet  answers of documents that the last digest had in another bucket, or unanswered
 runs/<run_id>/plan.json               in their place, where the run had nothing to do: the run that planned it
 """
 
@@ -116,7 +116,7 @@ def counted_readings(plan: pa.Table) -> pa.ChunkedArray:
 
 
 def write_moved(store: Store, run_id: str, bucket: int, rows: pa.Table) -> None:
-    """Write answers of a bucket's documents that the last digest had in another one, until they are compared."""
+    """Write answers that the last digest did not have in their bucket, until they are compared with those before."""
     store.write_part(rows, "runs", run_id, "moved", f"{bucket:05d}.parquet")
 
 

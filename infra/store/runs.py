@@ -38,7 +38,7 @@ class ReadingCounts(TypedDict):
 
 
 class ChangedAnswer(TypedDict):
-    """A document whose answer changed since the previous digest."""
+    """A document whose answer changed since the last digest that had one."""
 
     document: str
     before: str
@@ -54,7 +54,7 @@ class Changes(TypedDict):
     """At most a thousand."""
     changed_count: int
     new_documents: list[str]
-    """Documents without an answer in the previous digest; at most a thousand."""
+    """Documents without an answer in the last digests; at most a thousand."""
     new_count: int
     gone: list[str]
     """Documents that the question is no longer about: deleted ones, as a rule; at most a thousand."""

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from infra.store.buckets import one_of
 from infra.store.claims import is_alive, used
 from infra.store.delta import Table
+from infra.store.documents import column_rows
 from infra.store.location import Corpus, Store
 from infra.store.runs import QuestionRollup, RunSummary, mark_released, new_run_id, resolve, run_ids
 from memagent.errors import UsageError
@@ -33,7 +34,7 @@ def digest_runs(corpus: Corpus, run_id: str) -> DigestRuns:
     broken_off = {name for name in unjudged - {run_id} if not is_alive(corpus.store, name)}
     good = run_ids(corpus, ["digest"])[: -_DIGESTS - 1 : -1]
     ended = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], one_of("run_id", good))
-    ends = dict(zip(*(ended[name].to_pylist() for name in ("run_id", "ended_at")), strict=True))
+    ends = dict(column_rows(ended, "run_id", "ended_at"))
     return DigestRuns([PastDigest(name, ends[name]) for name in good], frozenset({run_id} | broken_off))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import dropwhile
 from typing import NamedTuple, TypedDict
 
 import pyarrow as pa
@@ -139,7 +140,7 @@ def _last_given(corpus: Corpus, before: Sequence[PastDigest], rows: pa.Table) ->
     """Return what the last digest that had an answer gave to the questions of `rows`, as `_given_by`."""
     found = [_no_answers()]
     for past in before:
-        if rows.num_rows:
+        if rows.num_rows and has_plan(corpus.store, past.run_id):
             mine = pc.field("doc_id").isin(pc.unique(rows["doc_id"]))
             plan = read_plan(corpus, past.run_id, _PLANNED, filters=mine)
             given, rows = _given_by(corpus, past, plan, rows, WHOLE)
@@ -335,9 +336,9 @@ def summarise(
         withheld: runs whose answers are shown to nobody, itself not among them.
     """
     if digest is not None:
-        kept = [past for past in digest.before if has_plan(corpus.store, past.run_id)]
+        kept = list(dropwhile(lambda past: not has_plan(corpus.store, past.run_id), digest.before))
         if gone := len(digest.before) - len(kept):
-            _log.warning("the plans of %d digests are gone: answers are not compared with theirs", gone)
+            _log.warning("the plans of the last %d digests are gone: answers are compared with those before", gone)
         digest = replace(digest, before=kept)
     work = partial(
         summarise_bucket,
