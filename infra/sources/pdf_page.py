@@ -352,9 +352,8 @@ def _filled_in(
             elif one.size:
                 body.append(one)
         printed[sign] -= printed[sign] > 0
-    values, moved = defaultdict[int, list[str]](list), set[int]()
     tables, spots = _tables(fields, body), dict[_Field, int]()
-    unbegun = set(tables.values())
+    values, moved, unbegun = defaultdict[int, list[str]](list), set[int](), set(tables.values())
     for field, own in _shown(fields, shown, text).items():
         said = " ".join("".join(text[place] for place in sorted(own)).split())
         if field.kind == "box":

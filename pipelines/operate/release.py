@@ -14,7 +14,7 @@ from infra.store.location import Corpus, Store
 from infra.store.runs import QuestionRollup, RunSummary, mark_released, new_run_id, resolve, run_ids
 from memagent.errors import UsageError
 from memagent.quality.quality_checks import LiveCounts, Quality, QualityConfig, QuestionQuality, breaches
-from pipelines.stages.summarise import DigestRuns, PastDigest
+from pipelines.stages.summarise import DigestRuns, PastRun
 
 _DIGESTS = 30
 """Good digests that a digest is compared with at most; fewer where they have `_ENOUGH` answers."""
@@ -35,7 +35,7 @@ def digest_runs(corpus: Corpus, run_id: str) -> DigestRuns:
     good = run_ids(corpus, ["digest"])[: -_DIGESTS - 1 : -1]
     ended = Table(corpus.store, "runs").read(corpus.name, ["run_id", "ended_at"], one_of("run_id", good))
     ends = dict(column_rows(ended, "run_id", "ended_at"))
-    return DigestRuns([PastDigest(name, ends[name]) for name in good], frozenset({run_id} | broken_off))
+    return DigestRuns([PastRun(name, ends[name]) for name in good], frozenset({run_id} | broken_off))
 
 
 def quality_of(fresh: Mapping[str, QuestionQuality], counts: Mapping[str, int], failed: int) -> Quality:

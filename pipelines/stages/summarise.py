@@ -37,7 +37,7 @@ _PLANNED = ["reading_id", "answered_by", "doc_id", "question"]
 _COUNTED = ["counted", "answer", "corrected", "run_id", "answered_at"]
 
 
-class PastDigest(NamedTuple):
+class PastRun(NamedTuple):
     """A digest that ended."""
 
     run_id: str
@@ -45,7 +45,7 @@ class PastDigest(NamedTuple):
 
 
 def rollup_bucket(
-    corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket, before: Sequence[PastDigest]
+    corpus: Corpus, run_id: str, rows: pa.Table, *, bucket: Bucket, before: Sequence[PastRun]
 ) -> tuple[list[QuestionRollup], int]:
     """Roll the answers of a bucket of a digest up, and compare them with the digests `before`, if there are any.
 
@@ -97,7 +97,7 @@ def _rollup(question: str, rows: pa.Table, changes: Changes, most: int) -> Quest
 
 
 def moved_changes(
-    corpus: Corpus, run_id: str, before: Sequence[PastDigest], moved: Sequence[tuple[int, int]]
+    corpus: Corpus, run_id: str, before: Sequence[PastRun], moved: Sequence[tuple[int, int]]
 ) -> dict[str, Changes]:
     """Compare what a digest's buckets have written down with the digests before; return what changed, by question.
 
@@ -129,14 +129,12 @@ def _gone(corpus: Corpus, run_id: str, plan: pa.Table, rows: pa.Table, bucket: B
     }
 
 
-def _moved_changes(
-    buckets: Sequence[int], corpus: Corpus, run_id: str, before: Sequence[PastDigest]
-) -> dict[str, Changes]:
+def _moved_changes(buckets: list[int], corpus: Corpus, run_id: str, before: Sequence[PastRun]) -> dict[str, Changes]:
     given = pa.concat_tables([read_moved(corpus.store, run_id, bucket) for bucket in buckets])
     return _changes(given, _last_given(corpus, before, given))
 
 
-def _last_given(corpus: Corpus, before: Sequence[PastDigest], rows: pa.Table) -> pa.Table:
+def _last_given(corpus: Corpus, before: Sequence[PastRun], rows: pa.Table) -> pa.Table:
     """Return what the last digest that had an answer gave to the questions of `rows`, as `_given_by`."""
     found = [_no_answers()]
     for past in before:
@@ -149,7 +147,7 @@ def _last_given(corpus: Corpus, before: Sequence[PastDigest], rows: pa.Table) ->
 
 
 def _given_by(
-    corpus: Corpus, past: PastDigest, plan: pa.Table, rows: pa.Table, bucket: Bucket
+    corpus: Corpus, past: PastRun, plan: pa.Table, rows: pa.Table, bucket: Bucket
 ) -> tuple[pa.Table, pa.Table]:
     """Return what answers a digest had when it ended: `doc_id`, `question`, `answer` and `corrected`.
 
@@ -294,7 +292,7 @@ class BucketSummary(TypedDict):
 class DigestRuns:
     """The runs whose answers matter to a digest."""
 
-    before: Sequence[PastDigest]
+    before: Sequence[PastRun]
     """The last good digests before it, newest first."""
     fresh: frozenset[str]
     """Itself, and those that were broken off and that it brought to an end."""
