@@ -101,13 +101,8 @@ class Recorder:
             self._store.write_bytes(lines.encode(), "runs", self._run_id, "progress.jsonl")
 
 
-def keep_ingest(store: Store, run_id: str, summary: IngestSummary) -> None:
-    """Keep the summary of an ingest that is no part of another run: whoever submitted it as a job reads it."""
-    store.write_bytes(json.dumps(summary).encode(), "runs", run_id, "ingest.json")
-
-
 def kept_ingest(store: Store, run_id: str) -> IngestSummary | None:
-    """Return the kept summary of an ingest; None: it did not finish."""
+    """Return the summary of a run's ingest; None: it had none, or that did not finish."""
     try:
         kept: IngestSummary = json.loads(store.read_bytes("runs", run_id, "ingest.json"))
     except FileNotFoundError:
@@ -169,6 +164,8 @@ def finish(
             "runs": dict(answers.withheld),
             "says": says_withheld(corpus.name, run_id, answers.withheld),
         }
+    if "ingest" not in extra and (ingested := kept_ingest(corpus.store, run_id)):
+        extra["ingest"] = ingested
     summary = _summary(reading, kind, started, plan, result=result, answers=answers, extra=extra)
     withheld = digest is not None and judged(corpus, summary, digest, reading.config.quality, answers.withheld)
     write_run(corpus.store, summary, started, summary["config"], status=status_of(summary), withheld=withheld)

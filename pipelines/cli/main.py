@@ -121,7 +121,6 @@ def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Commo
     from infra.store.corpora import tag as set_tags
     from infra.store.location import Corpus, Store
     from infra.store.runs import run_id_or_new
-    from pipelines.runs import keep_ingest
     from pipelines.stages.ingest import ingest as run_ingest
     from pipelines.target import absolute
 
@@ -133,7 +132,6 @@ def _ingest(corpus: str, sources: list[str], tag: list[str] | None, given: Commo
     with display(given.json) as show, lazy_ray(settings.ray):
         summary = run_ingest(target, sources, settings, run_id=run_id, progress=show)
     remember(target, sources=paths)
-    keep_ingest(target.store, run_id, summary)
     read = summary["documents"] + summary["unchanged"]
     verdict = status_of({"ingest": summary, "documents": read, "config": settings.public()})
     shown = {"run_id": run_id, "corpus": corpus, "kind": "ingest", "status": verdict, **summary}

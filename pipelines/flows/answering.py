@@ -13,7 +13,7 @@ from prefect.states import Completed
 from infra.store.corpora import corpora, default_questions
 from infra.store.documents import has_documents
 from infra.store.location import Corpus, Store
-from infra.store.runs import IngestSummary, RunExtras, RunSummary, new_run_id
+from infra.store.runs import IngestSummary, RunSummary, new_run_id
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.questions import ask as make_question
@@ -83,7 +83,8 @@ def answer_archive(
     asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
     asked += stages.read_questions(questions_file) if questions_file else []
     run_id = new_run_id()
-    extras: RunExtras = {"ingest": ingest_stage(settings, corpus, sources, f"{run_id}-ingest")} if sources else {}
+    if sources:
+        ingest_stage(settings, corpus, sources, run_id)
     on_cluster = bool(settings.ray.jobs_address)
     kept = stages.store_questions(Store(settings.store), run_id, asked) if on_cluster else ""
     argv = commands.ask(corpus, run_id, kept, archive)
@@ -94,7 +95,7 @@ def answer_archive(
             run_id,
             lambda: stages.ask(corpus, asked, settings, archive=archive, run_id=run_id, show=show),
         )
-    return _publish(settings, {**summary, **extras}, "memagent.archive.answered")
+    return _publish(settings, summary, "memagent.archive.answered")
 
 
 @flow(name="optimize-corpus", **WATCHED, validate_parameters=True)

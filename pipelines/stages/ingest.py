@@ -5,6 +5,7 @@ read once its row in the sources table is committed, after its documents; so a k
 again.
 """
 
+import json
 import logging
 import os
 import re
@@ -80,7 +81,10 @@ def ingest(
     check_name(corpus.name)
     _check_outside(corpus, sources)
     with used(corpus, run_id, wait=config.wait, show=progress):
-        return _ingest(corpus, sources, config, run_id, progress or (lambda _: None))
+        summary = _ingest(corpus, sources, config, run_id, progress or (lambda _: None))
+        # For who submitted it as a job, and for a run of the same id that reads next (`pipelines.runs.kept_ingest`).
+        corpus.store.write_bytes(json.dumps(summary).encode(), "runs", run_id, "ingest.json")
+        return summary
 
 
 def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
