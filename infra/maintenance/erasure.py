@@ -115,8 +115,10 @@ def _texts(values: object) -> bool:
 
 
 def written_off(store: Store) -> None:
-    """Note that a forgetting is done."""
-    store.delete(store.path(JOURNAL))
+    """Note that a forgetting is done: it has passages of what was forgotten, so no version of it may stay."""
+    store.erase_versions(JOURNAL)
+    if store.exists(JOURNAL):
+        store.delete(store.path(JOURNAL))
 
 
 def erase(store: Store, journal: ForgetJournal) -> None:
@@ -136,6 +138,7 @@ def erase(store: Store, journal: ForgetJournal) -> None:
     _delete_copies(Corpus(store, journal["corpus"]))
     for table in TABLES:
         Table(store, table).drop_versions(timedelta(0))
+    store.erase_versions()
 
 
 def complete(store: Store, journal: ForgetJournal) -> None:

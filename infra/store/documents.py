@@ -336,8 +336,13 @@ class PresentDocuments:
     def __init__(self, corpus: Corpus, sources: Collection[str]) -> None:
         table = DOCUMENTS.empty_table()
         if sources:
-            table = present(Table(corpus.store, "documents").read(corpus.name, filters=one_of("source", sources)))
-        self._table = table.combine_chunks()
+            table = Table(corpus.store, "documents").read(corpus.name, filters=one_of("source", sources))
+        table = newest(table, "doc_id")
+        gone = table.filter(pc.equal(table["state"], "deleted"))
+        self._gone: dict[tuple[str, str], datetime] = {
+            row[:2]: row[2] for row in column_rows(gone, "doc_id", "content_hash", "first_seen")
+        }
+        self._table = table.filter(pc.equal(table["state"], "present")).combine_chunks()
         self._columns = {name: self._table[name].combine_chunks() for name in self._SAME}
         self._rows: dict[str, dict[str, int]] = {}
         for row, (source, doc_id) in enumerate(column_rows(self._table, "source", "doc_id")):
@@ -346,6 +351,10 @@ class PresentDocuments:
     def rows_of(self, *sources: str) -> dict[str, int]:
         """Return the row numbers of some sources' documents by doc_id; for equal ids, the later source's."""
         return {doc_id: row for source in sources for doc_id, row in self._rows.get(source, {}).items()}
+
+    def first_seen(self, document: NewDocument) -> datetime:
+        """Return when a new document was first there. Taken in again after a repair, it keeps its place in archives."""
+        return self._gone.get((document["doc_id"], document["content_hash"]), document["first_seen"])
 
     def is_same(self, row: int, document: NewDocument) -> bool:
         """Whether a document is unchanged."""

@@ -43,6 +43,9 @@ _FIRST_SECONDS = 5
 _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409", "NoSuchKey", "404")
 """Codes of a condition that does not hold; the last two where the file was deleted meanwhile."""
 
+_NO_VERSIONS = ("NotImplemented", "MethodNotAllowed", "501", "405")
+"""Codes of a server that keeps no versions."""
+
 
 _ODD = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]\\\x00-\x1f\x7f]")
 """In a path, deltalake takes it for something else."""
@@ -236,16 +239,65 @@ class Store:
         mine = (p for p in files if p.endswith(suffix) and (hidden or not p.rsplit("/", 1)[-1].startswith(".")))
         return {path: int(found[path]["size"]) if "size" in found[path] else self.size(path) for path in sorted(mine)}
 
-    def check_links(self) -> None:
-        """Refuse a store of which parts are symbolic links: what they lead to is neither searched nor deleted.
+    def check_erasable(self) -> None:
+        """Refuse a store of which a part can be neither searched nor erased.
 
-        Raises UsageError: naming one.
+        Raises UsageError: a part is a symbolic link, or S3 does not show these keys the old versions of objects.
         """
         found = {} if self.is_s3 else self.fs.find(self.path(), detail=True)
         if link := next((path for path, info in found.items() if info.get("islink")), ""):
             raise UsageError(
                 f"{link} is a symbolic link, so that nobody can say what is left: move what it leads to here"
             )
+        next(self._versions(""), None)
+
+    def erase_versions(self, *parts: str) -> None:
+        """Erase from a bucket with versioning what it keeps of objects that were replaced or deleted.
+
+        Args:
+            parts: a file, whose present version goes as well; none: all files.
+
+        Raises UsageError: these keys may not list or delete versions, or a lock holds one.
+        """
+        # Markers of deleted files go last: without its marker, an old version would be the file again.
+        for kind in ("Versions", "DeleteMarkers"):
+            for page in self._versions("/".join(parts)):
+                objects = [
+                    {name: one[name] for name in ("Key", "VersionId")}
+                    for one in page.get(kind, ())
+                    # "null" is of a time without versioning: to delete the file erases it.
+                    if kind != "Versions" or not one["IsLatest"] or (parts and one["VersionId"] != "null")
+                ]
+                if objects:
+                    self._ask_versions("delete_objects", Delete={"Objects": objects, "Quiet": True})
+
+    def _versions(self, name: str) -> Iterator[Any]:
+        """Yield pages of what S3 has of a file, or of all, with old versions."""
+        at: dict[str, str] = {}
+        while self.is_s3:
+            page = self._ask_versions("list_object_versions", Prefix=self.path(name).partition("/")[2], **at)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            at = {one: page[f"Next{one}"] for one in ("KeyMarker", "VersionIdMarker") if page.get(f"Next{one}")}
+
+    def _ask_versions(self, request: str, **named: object) -> Any:
+        """Ask S3 about versions of objects; return nothing where it keeps none. Raises UsageError: it refuses."""
+        try:
+            answer = self.fs.call_s3(request, Bucket=self.path().partition("/")[0], **named)
+        except OSError as error:
+            if _code(error) in _NO_VERSIONS:
+                return {}
+            if not isinstance(error, PermissionError):
+                raise
+            answer = {"Errors": [error]}
+        if refused := answer.get("Errors"):
+            raise UsageError(
+                f"{self.url}: S3 refuses these keys old versions of objects, which may hold what is to be forgotten: "
+                "grant s3:ListBucketVersions and s3:DeleteObjectVersion (infra/deploy/s3-policy.json), release locks, "
+                f"and forget again ({refused[0]})"
+            )
+        return answer
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""
@@ -309,9 +361,12 @@ def _replaced(target: Path) -> Iterator[Path]:
 
 def _lost(error: OSError) -> bool:
     """Whether a conditional write failed because another writer was first."""
-    cause = error.__cause__
-    code = getattr(cause, "response", {}).get("Error", {}).get("Code", "")
-    return code in _LOST or isinstance(error, FileExistsError)
+    return _code(error) in _LOST or isinstance(error, FileExistsError)
+
+
+def _code(error: OSError) -> str:
+    """Return the code by which S3 names an error; empty: it is none of S3."""
+    return str(getattr(error.__cause__, "response", {}).get("Error", {}).get("Code", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,13 +139,13 @@ def forget(
             gone: what was made of any forgotten text since is erased as well.
 
     Raises:
-        UsageError: there is no such corpus or document, or a part of the store is a symbolic link.
+        UsageError: there is no such corpus or document, or a part of the store cannot be erased.
         RunningError: a run is using the store.
         MemagentError: a file of a run is damaged.
     """
     corpus = check_known(Corpus(Store(config.store), name))
     _check(chosen, canaries)
-    corpus.store.check_links()
+    corpus.store.check_erasable()
     if dry:
         return _summary(_journal(corpus, chosen))
     with alone(corpus.store, new_run_id()):

@@ -59,6 +59,7 @@ _FEW_SOURCES, _FEW_BYTES = 1_000, 32 * 2**20
 """Sources that are parsed for this process by one child, in about the time that Ray takes to start."""
 _NAMED = 5
 """Sources without text that are named."""
+_EARLIER_TEXT = "its file could not be read again: this is an earlier text"
 _AGAIN = {"vanished", "unreadable", "not-a-file"}
 """Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""
 
@@ -153,8 +154,11 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         counts = ProgressCounts(done=tally["done"], documents=tally["documents"], bytes=tally["bytes"])
         show({**counts, "total": plan.work.num_rows, "quarantined": reasons.total()})
     writer = DocumentWriter(corpus, run_id, started_at)
+    before = PresentDocuments(corpus, [bad.source for bad in plan.listing.unusable])
     for bad in plan.listing.unusable:
         writer.refuse(bad.source, bad.reason, bad.detail)
+        rows = before.documents(before.rows_of(bad.source).values())
+        writer.move((_of_before(row) for row in rows if _EARLIER_TEXT not in (row["warnings"] or ())), bad.source)
         writer.source(bad.source, plan.unusable_ids.get(bad.source, ""), "", state="failed", documents=0)
     _delete(corpus, plan, writer, keep=config.ingest.keep_deleted)
     commits.add(writer.take_files())
@@ -351,7 +355,9 @@ def _parse_source(
             row = _document(item, parsed, content_hash, started_at)
             documents += 1
             old = before.pop(row["doc_id"], None)
-            if old is not None:
+            if old is None:
+                row["first_seen"] = present.first_seen(row)
+            else:
                 if present.is_same(old, row):
                     continue
                 (earlier,) = present.documents([old])
@@ -387,8 +393,7 @@ def _parse_source(
 
 def _of_before(row: DocumentRow) -> DocumentRow:
     """Return a document with the warning that its source was not read again."""
-    words = "its file could not be read again: this is an earlier text"
-    return {**row, "warnings": list(dict.fromkeys([*(row["warnings"] or ()), words]))}
+    return {**row, "warnings": list(dict.fromkeys([*(row["warnings"] or ()), _EARLIER_TEXT]))}
 
 
 def _document(item: _WorkItem, parsed: Parsed, content_hash: str, started_at: datetime) -> NewDocument:

@@ -290,6 +290,17 @@ def test_a_text_that_is_another_one_than_its_hash_says_is_taken_again(archive):
     assert current_documents(Corpus(archive.store, "c")).num_rows == DOCUMENTS
 
 
+def test_an_archive_is_in_the_order_of_before_after_a_text_was_lost(archive):
+    archive.night()
+    before = ask("c", [HERON], archive.config, archive=True)
+    first = current_documents(Corpus(archive.store, "c"), ["content_hash"])["content_hash"][0].as_py()
+    Table(archive.store, "texts").delete("c", content_hash=[first])
+    archive.check(repair=True)
+    archive.night()
+    again = ask("c", [HERON], archive.config, archive=True)
+    assert (before["readings"]["read_now"], again["readings"]["read_now"]) == (1, 0)
+
+
 def test_garbage_in_the_turn_log_names_its_cure(archive):
     archive.night()
     archive.store.write_bytes(b"no part", "turns", "c", "some-run", "part.parquet")

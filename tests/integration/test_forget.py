@@ -3,16 +3,18 @@
 import gzip
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
 from infra.maintenance.lineage import find_texts
 from infra.store.corpora import corpora, remember
 from infra.store.delta import Table
 from infra.store.documents import current_documents, document_texts
-from infra.store.location import Corpus, Store
+from infra.store.location import Corpus, Store, file_system
 from infra.store.qa import write_qa
 from infra.store.runs import write_run
 from infra.store.schemas import now
@@ -390,6 +392,56 @@ def test_a_store_with_a_link_is_refused_before_anything_goes(archive, tmp_path):
         with pytest.raises(UsageError, match=r"answers is a symbolic link"):
             forget_aaa(config, dry=dry)
     assert Table(store, "answers").read("c").num_rows == 4 and list(find_texts(Store(str(aside)), ["47110815"]))
+
+
+def test_a_bucket_keeps_no_version_of_what_is_forgotten(s3_bucket, tmp_path, model_folder):
+    s3 = file_system(s3_bucket)
+    s3.call_s3("create_bucket", Bucket="memagent-versions")
+    s3.call_s3("put_bucket_versioning", Bucket="memagent-versions", VersioningConfiguration={"Status": "Enabled"})
+    folder, store = tmp_path / "docs", Store("s3://memagent-versions/memagent")
+    for text in ("before", "now"):
+        s3.pipe_file("memagent-versions/memagent-of-others/a", text.encode())
+    write_archive(folder, count=3, words=80)
+    (folder / "ogilvie.txt").write_text(f"The pass number for amber-otter is 47110815.\n\n{CANARY}.\n\n{CANARY}.")
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
+    ingest(Corpus(store, "c"), [str(folder)], config, "first")
+    ask("c", [OTTER], config)
+
+    def kept(kind="Versions", **of):
+        found = s3.call_s3("list_object_versions", Bucket="memagent-versions", **of)[kind]
+        return [one["Key"] for one in found if not one["IsLatest"] or kind == "DeleteMarkers"]
+
+    assert forget("c", config, [("title", "ogilvie.txt")], canaries=[CANARY])["found"] == []
+    left = {key.split("/")[1] for key in (*kept(Prefix="memagent/"), *kept("DeleteMarkers", Prefix="memagent/"))}
+    assert left <= {"claims", "runs", "corpora"}, "what was written since: heartbeats, claims and settings"
+    assert kept(Prefix="memagent-of-others/") == ["memagent-of-others/a"]
+    assert check("c", config)["found"] == {} and ask("c", [OTTER], config)["readings"]["answered_before"] == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (PermissionError("Access Denied"), "grant s3:ListBucketVersions"),
+        ({"Errors": [{"Key": "p/a", "Message": "Object is WORM protected"}]}, "WORM protected"),
+        (OSError("not implemented"), None),
+    ],
+    ids=["no right", "locked", "no versions"],
+)
+def test_old_versions_that_cannot_be_erased_are_said(monkeypatch, answer, says):
+    class Versioned:
+        def call_s3(self, request, **named):
+            if isinstance(answer, OSError):
+                raise answer
+            one = {"Key": "p/a", "VersionId": "1", "IsLatest": False}
+            return answer if request == "delete_objects" else {"Versions": [one]}
+
+    if says is None:
+        answer.__cause__ = ClientError({"Error": {"Code": "NotImplemented"}}, "ListObjectVersions")
+    store = Store("s3://bucket/p")
+    monkeypatch.setattr(store, "fs", Versioned())
+    with nullcontext() if says is None else pytest.raises(UsageError, match=says):
+        store.check_erasable()
+        store.erase_versions()
 
 
 def test_brackets_in_a_name_are_no_pattern(archive):

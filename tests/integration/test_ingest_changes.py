@@ -174,6 +174,25 @@ def test_a_broken_source_keeps_what_it_had(store: Store, place: Place) -> None:
     assert len(run.texts()) == 2000
 
 
+def test_what_a_link_that_leads_nowhere_gave_is_said_to_be_an_earlier_text(tmp_path: Path) -> None:
+    run, docs = Run(Store(str(tmp_path / "store"))), tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("A text that was here.")
+    run(str(docs))
+    (docs / "a.txt").unlink()
+    (docs / "a.txt").symlink_to(tmp_path / "nowhere")
+    corpus = Corpus(run.store, "c")
+    for _ in range(2):
+        assert run(str(docs))["failed"] == 1
+        (row,) = current_documents(corpus).to_pylist()
+        assert row["warnings"] == ["its file could not be read again: this is an earlier text"]
+    assert Table(run.store, "documents").read("c").num_rows == 3, "once: superseded, and with its warning"
+    (docs / "a.txt").unlink()
+    (docs / "a.txt").write_text("A text that was here.")
+    assert run(str(docs))["failed"] == 0
+    assert [row["warnings"] for row in current_documents(corpus).to_pylist()] == [None]
+
+
 _MAILS = "".join(f"From a Mon Mar  4 10:00:00 2024\nFrom: a@example.org\nSubject: {n}\n\ntext {n}\n\n" for n in "012")
 
 

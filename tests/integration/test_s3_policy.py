@@ -17,8 +17,8 @@ from infra.store.schemas import now
 from tests.support.pages import ROOT
 
 POLICY = json.loads((ROOT / "infra" / "deploy" / "s3-policy.json").read_text())
-UNSEEN = {"s3:AbortMultipartUpload"}
-"""Of uploads that fail: nothing here does."""
+UNSEEN = {"s3:AbortMultipartUpload", "s3:DeleteObjectVersion"}
+"""Of uploads that fail, and of a bucket with versioning: neither is here."""
 _HOP = {"connection", "transfer-encoding", "keep-alive"}
 
 
@@ -29,6 +29,8 @@ def action(method: str, target: str) -> str:
     if not key:
         if method == "POST" and "delete" in query:
             return "s3:DeleteObject"
+        if "versions" in query:
+            return "s3:ListBucketVersions"
         lists = method == "HEAD" or (method == "GET" and ("list-type" in query or "prefix" in query))
         return "s3:ListBucket" if lists else f"{method} of a bucket, {sorted(query)}"
     if method == "DELETE":
@@ -120,6 +122,7 @@ def test_the_policy_has_what_is_asked_for_and_no_more(s3_bucket, asked, tmp_path
     part = store.write_part(runs.read("c"), "turns", "c", "part.parquet")
     assert store.read_part("turns", "c", "part.parquet").num_rows == 0
     store.delete(part)
+    store.erase_versions()
 
     own = [statement for statement in POLICY["Statement"] if statement["Sid"].startswith("Store")]
     allowed = {each for statement in own for each in statement["Action"]}
