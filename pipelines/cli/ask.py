@@ -243,7 +243,7 @@ def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> Non
 
     again, last = False, ""
     typer.echo(f"watching {whom.sources[0]}; Ctrl-C ends it", err=True)
-    with lazy_ray(request.config.ray), suppress(KeyboardInterrupt):
+    with lazy_ray(request.config.ray):
         while True:
             began = time.monotonic()
             found = news(whom, request.config)
@@ -255,7 +255,10 @@ def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> Non
                 if open_ and not again:
                     open_report(Store(request.config.store), summary["run_id"])
                 again, last = True, found  # a source that cannot be opened is news in every look, and asked about once
-            time.sleep(max(_LOOK_SECONDS, _PATIENCE * looked))
+            with suppress(KeyboardInterrupt):  # one that comes while it reads is said as of any command
+                time.sleep(max(_LOOK_SECONDS, _PATIENCE * looked))
+                continue
+            return
 
 
 def _conclude(given: Common, settings: Config, summary: "RunSummary", *, open_: bool) -> NoReturn:
