@@ -93,10 +93,12 @@ class Workbook:
         root = archive.xml(archive.main)
         self.sheets = list[tuple[str, str]]()
         """Their names and parts."""
+        self._hidden = set[str]()
         for sheet in _children(root, "sheets"):
             kind, path = parts.get(attribute(sheet, "id"), ("", ""))
             if kind == "worksheet":
                 self.sheets.append((attribute(sheet, "name"), path))
+                self._hidden |= {path} if attribute(sheet, "state") in ("hidden", "veryHidden") else set()
             else:
                 self.not_read[f"{kind.removesuffix('sheet') or 'missing'} sheet"] += 1
         if not self.sheets and self.not_read["missing sheet"]:
@@ -120,7 +122,7 @@ class Workbook:
         several = len(self.sheets) > 1
         for name, path in self.sheets:
             if several:
-                yield f"{name}\n"
+                yield f"{name}{' (hidden sheet)' if path in self._hidden else ''}\n"
             for _, cells in self.rows(path):
                 if line := self._line(cells):
                     yield line

@@ -47,6 +47,8 @@ class _Presentation:
 
     def _lines(self, path: str, large: float) -> Iterator[str]:
         slide, parts = self._archive.xml(path), self._archive.related(path)
+        if attribute(slide, "show") in ("0", "false"):
+            yield "(hidden slide)"
         self.not_read.update(not_read(slide, large))
         self.not_read["equation"] += sum(1 for _ in slide.iter("{*}oMath"))  # its signs are read, not how they stand
         shapes = list(_shapes(child(child(slide, "cSld"), "spTree")))

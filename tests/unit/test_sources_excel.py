@@ -248,3 +248,17 @@ def test_a_formula_with_an_empty_text_or_an_error_was_computed(tmp_path):
             book.writestr(name, part.replace("<sheetData></sheetData>", f"<sheetData><row>{cells}</row></sheetData>"))
     (document,) = parse(str(tmp_path / "b.xlsx"), "b.xlsx", IngestConfig())
     assert document.text == "\t#N/A\t1" and not document.warnings
+
+
+def test_a_hidden_sheet_says_so(tmp_path):
+    book = openpyxl.Workbook()
+    book.active.title = "Prices"
+    book.active["A1"] = "EUR 900"
+    for name, state in (("Old", "hidden"), ("Older", "veryHidden")):
+        sheet = book.create_sheet(name)
+        sheet["A1"], sheet.sheet_state = "EUR 500", state
+    book.save(tmp_path / "a.xlsx")
+    (document,) = parse(str(tmp_path / "a.xlsx"), "a.xlsx", IngestConfig())
+    assert document.text.strip().split("\n") == [
+        *("Prices", "", "EUR 900", "", "Old (hidden sheet)", "", "EUR 500", "", "Older (hidden sheet)", "", "EUR 500")
+    ]

@@ -1,6 +1,7 @@
 """Presentations: slides in their order, with tables, comments and notes."""
 
 import io
+import zipfile
 
 import pytest
 
@@ -25,6 +26,15 @@ def test_slides_are_pages_in_their_order_with_the_title_first():
     document = parsed(pptx(slides))
     assert document.text == "Terms\nPoint\nOther\nGrouped\n\nEnd"
     assert document.page_starts == [0, len("Terms\nPoint\nOther\nGrouped\n\n")] and document.warnings == ()
+
+
+def test_a_slide_that_is_not_shown_says_so():
+    data = io.BytesIO(pptx({"a": shape("Old terms"), "b": shape("New terms")}))
+    with zipfile.ZipFile(data) as old, zipfile.ZipFile(out := io.BytesIO(), "w") as new:
+        for name in old.namelist():
+            part = old.read(name)
+            new.writestr(name, part.replace(b"<p:sld ", b'<p:sld show="0" ') if b"Old terms" in part else part)
+    assert parsed(out.getvalue()).text == "(hidden slide)\nOld terms\n\nNew terms"
 
 
 def test_tables_have_rows():
