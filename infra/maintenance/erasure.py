@@ -6,6 +6,7 @@ All of `erase` can be repeated.
 """
 
 import json
+import re
 from datetime import timedelta
 from typing import TypedDict
 
@@ -36,7 +37,8 @@ JOURNAL = "forgetting.json"
 PROMOTIONS, TRAININGS = "promotions", "training"
 """Folders of the question files of promotion checks, and of training runs."""
 _RUN_FILES = ("report.html", "evaluation.html", "log.txt", "results.parquet", "answers.parquet")
-_ASIDE, _HEARTBEAT = ".tmp", "/.heartbeat.json."
+_CHECKED = re.compile(rf"/{PROMOTIONS}/[0-9a-f]{{12}}/[^/]+\Z")
+_ASIDE, _HEARTBEAT = re.compile(r"/\.[^/]+\.[0-9a-f]{8}\.tmp\Z|/_delta_log/"), "/.heartbeat.json."
 """Of files that were being written when their writer was killed; runs that wait write heartbeats now."""
 _NAMED, _MADE_UP = "named.json", "needles"
 """What a training was made of (`pipelines.training.settings`), and the data that are of no documents by themselves."""
@@ -160,8 +162,10 @@ def _delete_copies(corpus: Corpus) -> None:
     whole.
     """
     store = corpus.store
-    gone = [*store.list("damaged", suffix=""), *store.list(PROMOTIONS, suffix="")]
-    gone += [path for path in store.sizes(suffix=_ASIDE, hidden=True) if _HEARTBEAT not in path]
+    aside, written = store.path("damaged", ""), store.sizes(suffix=".tmp", hidden=True)
+    gone = [path for path in store.list("damaged", suffix="") if store.has_folder(store.path(path.removeprefix(aside)))]
+    gone += filter(_CHECKED.search, store.list(PROMOTIONS, suffix=""))
+    gone += [path for path in written if _HEARTBEAT not in path and _ASIDE.search(path)]
     recorded = store.list(TRAININGS, suffix=".jsonl.gz")
     trainings = {path: path.removeprefix(store.path(TRAININGS)).split("/")[1] for path in recorded}
     made_up = {run for run in trainings.values() if _is_made_up(store, run)}

@@ -231,8 +231,8 @@ class Table:
     def drop_versions(self, retention: timedelta) -> None:
         """Delete the files that only earlier versions of the table have, and the entries of its log before those.
 
-        Where nothing else is in the table's folder, files that no version has are deleted as well, once they are as
-        old: those of a job that was killed before its commit.
+        Files of memagent's that no version has are deleted as well, once they are as old: those of a job that was
+        killed before its commit. Others in the table's folder stay, since somebody may have documents there.
 
         Args:
             retention: versions younger than that are kept; whole hours, rounded up. Zero deletes at once: nothing else
@@ -242,8 +242,12 @@ class Table:
         if delta is None:
             return
         hours = math.ceil(retention / timedelta(hours=1))
-        alone = self.name not in _SHARED_FOLDERS
-        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=hours >= _WEEK_HOURS, full=alone)
+        weeks = hours >= _WEEK_HOURS
+        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=weeks)
+        if self.name not in _SHARED_FOLDERS:
+            for file in delta.vacuum(retention_hours=hours, enforce_retention_duration=weeks, full=True):
+                if self._store.is_own(path := self._store.path(self.name, file)):
+                    self._store.delete(path)
         _keep_log(delta, hours)
         delta.create_checkpoint()
         delta.cleanup_metadata()  # deletes what the checkpoint replaces

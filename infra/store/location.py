@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 from filelock import Timeout as LockTimeout
 
+from infra.store.schemas import TABLES
 from memagent.config import without_login
 from memagent.errors import ConfigError, MemagentError, UsageError
 
@@ -45,6 +46,24 @@ _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAb
 
 _NO_VERSIONS = ("NotImplemented", "MethodNotAllowed", "501", "405")
 """Codes of a server that keeps no versions."""
+
+_FOLDERS = frozenset(
+    (
+        "claims",
+        "corpora",
+        "counts",
+        "damaged",
+        "policies",
+        "promotions",
+        "runs",
+        "segments",
+        "streams",
+        "training",
+        "turns",
+    )
+)
+"""Of a store, beside those of its tables."""
+_IN_TABLE = re.compile(r"corpus=[^/]+/.+\.parquet|_delta_log/.+")
 
 
 _ODD = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]\\\x00-\x1f\x7f]")
@@ -103,6 +122,16 @@ class Store:
             raise MemagentError(f"{'/'.join(parts)!r} is no path within the store {self.url}")
         root = self.url.removeprefix("s3://")
         return "/".join([root, *parts])
+
+    def is_own(self, path: str) -> bool:
+        """Whether a file is one of memagent's: a store may lie in a folder or bucket with other files, which stay."""
+        folder, _, rest = path.removeprefix(self.path("")).partition("/")
+        return folder in _FOLDERS or (folder in TABLES and _IN_TABLE.fullmatch(rest) is not None)
+
+    def has_folder(self, path: str) -> bool:
+        """Whether a path is one of the store's own folders, or in one."""
+        inside = path.startswith(self.path(""))
+        return inside and path.removeprefix(self.path("")).partition("/")[0] in {*_FOLDERS, *TABLES}
 
     def delta_uri(self, table: str) -> str:
         """Return the address of a Delta table for deltalake. Raises ConfigError: it would take it for another."""
@@ -255,7 +284,7 @@ class Store:
         """Erase from a bucket with versioning what it keeps of objects that were replaced or deleted.
 
         Args:
-            parts: a file, whose present version goes as well; none: all files.
+            parts: a file, whose present version goes as well; none: all files of memagent's.
 
         Raises UsageError: these keys may not list or delete versions, or a lock holds one.
         """
@@ -265,6 +294,7 @@ class Store:
                 objects = [
                     {name: one[name] for name in ("Key", "VersionId")}
                     for one in page.get(kind, ())
+                    if parts or self.is_own(f"{self.path().partition('/')[0]}/{one['Key']}")
                     # "null" is of a time without versioning: to delete the file erases it.
                     if kind != "Versions" or not one["IsLatest"] or (parts and one["VersionId"] != "null")
                 ]

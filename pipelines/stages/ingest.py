@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypedDict
 
 import pyarrow as pa
@@ -89,11 +89,22 @@ def ingest(
 
 
 def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
-    store = Path(corpus.store.url)
-    for source in sources if not corpus.store.is_s3 else ():
-        folder = Path(source).resolve()
-        if store.is_relative_to(folder) and not any(map(is_passed_over, store.relative_to(folder).parts)):
-            raise UsageError(f"the store {store} is in {source}, and would be read as documents: give another --store")
+    """Refuse a folder or prefix that holds the store, and what is in one of the store's own folders."""
+    store = corpus.store
+    for source in sources:
+        if ("://" in source) != store.is_s3:
+            continue
+        root = PurePosixPath(store.path())
+        folder = PurePosixPath(source.removeprefix("s3://") if store.is_s3 else Path(source).resolve())
+        if root.is_relative_to(folder) and not any(map(is_passed_over, root.relative_to(folder).parts)):
+            raise UsageError(
+                f"the store {store.url} is in {source}, and would be read as documents: give another --store"
+            )
+        if store.has_folder(str(folder)):
+            raise UsageError(
+                f"{source} is in a folder that the store {store.url} has for its tables, whose files it deletes: give "
+                "another --store"
+            )
 
 
 def dismiss(corpus: Corpus, sources: Collection[str], config: Config, run_id: str) -> list[str]:

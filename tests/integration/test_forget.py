@@ -33,6 +33,7 @@ from pipelines.io.answers import answer_table
 from pipelines.operate.check import check
 from pipelines.operate.dry_run import ask_dry_run
 from pipelines.operate.forget import forget
+from pipelines.operate.optimize import optimize
 from pipelines.report.page import write_to_store
 from pipelines.stages.ingest import ingest
 from pipelines.target import Target
@@ -394,13 +395,31 @@ def test_a_store_with_a_link_is_refused_before_anything_goes(archive, tmp_path):
     assert Table(store, "answers").read("c").num_rows == 4 and list(find_texts(Store(str(aside)), ["47110815"]))
 
 
+def test_files_that_are_not_the_stores_stay_where_they_are(archive):
+    store, config, _ = archive
+    names = (
+        "documents/2024/mine.txt",
+        "answers/mine.txt",
+        "texts/corpus=c/mine.txt",
+        "promotions/mine.txt",
+        "work.tmp",
+    )
+    for name in (*names, "damaged/photo.jpg", "sources/corpus=c/00/0.parquet"):
+        store.write_bytes(b"mine", name)
+    assert forget_aaa(config)["found"] == []
+    optimize("c", config, retention_days=0)
+    assert [name for name in (*names, "damaged/photo.jpg") if not Path(store.path(name)).exists()] == []
+    assert not store.exists("sources/corpus=c/00/0.parquet"), "of a job that was killed before its commit"
+
+
 def test_a_bucket_keeps_no_version_of_what_is_forgotten(s3_bucket, tmp_path, model_folder):
     s3 = file_system(s3_bucket)
     s3.call_s3("create_bucket", Bucket="memagent-versions")
     s3.call_s3("put_bucket_versioning", Bucket="memagent-versions", VersioningConfiguration={"Status": "Enabled"})
     folder, store = tmp_path / "docs", Store("s3://memagent-versions/memagent")
     for text in ("before", "now"):
-        s3.pipe_file("memagent-versions/memagent-of-others/a", text.encode())
+        for name in ("memagent-of-others/a", "memagent/mine/a", "memagent/texts/a"):
+            s3.pipe_file(f"memagent-versions/{name}", text.encode())
     write_archive(folder, count=3, words=80)
     (folder / "ogilvie.txt").write_text(f"The pass number for amber-otter is 47110815.\n\n{CANARY}.\n\n{CANARY}.")
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
@@ -413,8 +432,9 @@ def test_a_bucket_keeps_no_version_of_what_is_forgotten(s3_bucket, tmp_path, mod
 
     assert forget("c", config, [("title", "ogilvie.txt")], canaries=[CANARY])["found"] == []
     left = {key.split("/")[1] for key in (*kept(Prefix="memagent/"), *kept("DeleteMarkers", Prefix="memagent/"))}
-    assert left <= {"claims", "runs", "corpora"}, "what was written since: heartbeats, claims and settings"
-    assert kept(Prefix="memagent-of-others/") == ["memagent-of-others/a"]
+    assert left - {"claims", "runs", "corpora"} == {"mine", "texts"}, "but heartbeats, claims and settings since"
+    for name in ("memagent-of-others/a", "memagent/mine/a", "memagent/texts/"):
+        assert kept(Prefix=name) == [name.removesuffix("/a").rstrip("/") + "/a"], "what is not memagent's stays"
     assert check("c", config)["found"] == {} and ask("c", [OTTER], config)["readings"]["answered_before"] == 3
 
 
@@ -422,7 +442,7 @@ def test_a_bucket_keeps_no_version_of_what_is_forgotten(s3_bucket, tmp_path, mod
     ("answer", "says"),
     [
         (PermissionError("Access Denied"), "grant s3:ListBucketVersions"),
-        ({"Errors": [{"Key": "p/a", "Message": "Object is WORM protected"}]}, "WORM protected"),
+        ({"Errors": [{"Key": "p/turns/a", "Message": "Object is WORM protected"}]}, "WORM protected"),
         (OSError("not implemented"), None),
     ],
     ids=["no right", "locked", "no versions"],
@@ -432,7 +452,7 @@ def test_old_versions_that_cannot_be_erased_are_said(monkeypatch, answer, says):
         def call_s3(self, request, **named):
             if isinstance(answer, OSError):
                 raise answer
-            one = {"Key": "p/a", "VersionId": "1", "IsLatest": False}
+            one = {"Key": "p/turns/a", "VersionId": "1", "IsLatest": False}
             return answer if request == "delete_objects" else {"Versions": [one]}
 
     if says is None:
