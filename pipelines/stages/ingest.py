@@ -102,7 +102,7 @@ def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
             )
         if store.has_folder(str(folder)):
             raise UsageError(
-                f"{source} is in a folder that the store {store.url} has for its tables, whose files it deletes: give "
+                f"{source} is in a folder that the store {store.url} has for itself: move the documents, or give "
                 "another --store"
             )
 

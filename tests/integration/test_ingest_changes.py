@@ -181,7 +181,7 @@ def test_what_holds_the_store_or_is_in_its_folders_is_refused(root: str) -> None
     with pytest.raises(UsageError, match="would be read as documents"):
         run(f"{root}/")
     for source in ("documents", "documents/a.txt", "turns/c"):
-        with pytest.raises(UsageError, match="has for its tables"):
+        with pytest.raises(UsageError, match="has for itself"):
             run(f"{root}/store/{source}")
     for count, source in enumerate(("docs", "store/papers", "store-2"), 1):
         assert run(f"{root}/{source}")["documents"] == 1 and len(run.texts()) == count
