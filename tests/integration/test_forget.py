@@ -222,7 +222,7 @@ def test_copies_for_evaluations_and_trainings_go_as_well(store, tmp_path, model_
     ]
     questions = Path(tmp_path / "promotion.jsonl")
     write_jsonl(samples, questions)
-    store.put_file(questions, "promotions", "0123", "promotion.jsonl")
+    store.put_file(questions, "promotions", "0123456789ab", "promotion.jsonl")
     scored = evaluate(Suite("files", data=(str(questions),)), config)
     write_run(store, {**scored, "corpus": "c", "kind": "harvest", "run_id": "harvest"}, now(), {})
     trainings = {"qa-0123-0": (["qa"], []), "needles-7": (["needles"], []), "needles-8": (["needles"], ["c"])}
