@@ -38,6 +38,8 @@ PROMOTIONS, TRAININGS = "promotions", "training"
 """Folders of the question files of promotion checks, and of training runs."""
 _RUN_FILES = ("report.html", "evaluation.html", "log.txt", "results.parquet", "answers.parquet")
 _CHECKED = re.compile(rf"/{PROMOTIONS}/[0-9a-f]{{12}}/[^/]+\Z")
+_ROLLOUTS = re.compile(rf"/{TRAININGS}/[^/]+/rollouts/step-\d+\.jsonl\.gz\Z")
+"""What memagent writes there: others may have files in folders of these names."""
 _ASIDE, _HEARTBEAT = re.compile(r"/\.[^/]+\.[0-9a-f]{8}\.tmp\Z|/_delta_log/"), "/.heartbeat.json."
 """Of files that were being written when their writer was killed; runs that wait write heartbeats now."""
 _NAMED, _MADE_UP = "named.json", "needles"
@@ -166,7 +168,7 @@ def _delete_copies(corpus: Corpus) -> None:
     gone = [path for path in store.list("damaged", suffix="") if store.has_folder(store.path(path.removeprefix(aside)))]
     gone += filter(_CHECKED.search, store.list(PROMOTIONS, suffix=""))
     gone += [path for path in written if _HEARTBEAT not in path and _ASIDE.search(path)]
-    recorded = store.list(TRAININGS, suffix=".jsonl.gz")
+    recorded = list(filter(_ROLLOUTS.search, store.list(TRAININGS, suffix=".gz")))
     trainings = {path: path.removeprefix(store.path(TRAININGS)).split("/")[1] for path in recorded}
     made_up = {run for run in trainings.values() if _is_made_up(store, run)}
     gone += [path for path, run in trainings.items() if run not in made_up]

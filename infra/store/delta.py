@@ -242,10 +242,10 @@ class Table:
         if delta is None:
             return
         hours = math.ceil(retention / timedelta(hours=1))
-        weeks = hours >= _WEEK_HOURS
-        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=weeks)
+        enforced = hours >= _WEEK_HOURS
+        delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=enforced)
         if self.name not in _SHARED_FOLDERS:
-            for file in delta.vacuum(retention_hours=hours, enforce_retention_duration=weeks, full=True):
+            for file in delta.vacuum(retention_hours=hours, enforce_retention_duration=enforced, full=True):
                 if self._store.is_own(path := self._store.path(self.name, file)):
                     self._store.delete(path)
         _keep_log(delta, hours)

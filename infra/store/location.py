@@ -47,21 +47,8 @@ _LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAb
 _NO_VERSIONS = ("NotImplemented", "MethodNotAllowed", "501", "405")
 """Codes of a server that keeps no versions."""
 
-_FOLDERS = frozenset(
-    (
-        "claims",
-        "corpora",
-        "counts",
-        "damaged",
-        "policies",
-        "promotions",
-        "runs",
-        "segments",
-        "streams",
-        "training",
-        "turns",
-    )
-)
+_FOLDERS = {"claims", "corpora", "counts", "damaged", "policies", "promotions", "runs", "segments", "streams"}
+_FOLDERS |= {"training", "turns"}
 """Of a store, beside those of its tables."""
 _IN_TABLE = re.compile(r"corpus=[^/]+/.+\.parquet|_delta_log/.+")
 

@@ -402,6 +402,7 @@ def test_files_that_are_not_the_stores_stay_where_they_are(archive):
         "answers/mine.txt",
         "texts/corpus=c/mine.txt",
         "promotions/mine.txt",
+        "training/mine.jsonl.gz",
         "work.tmp",
     )
     for name in (*names, "damaged/photo.jpg", "sources/corpus=c/00/0.parquet"):
