@@ -21,6 +21,7 @@ from pipelines.ask import ask
 from pipelines.operate.status import corpus_status
 from pipelines.stages.ingest import ingest
 from tests.support.archives import HERON, OTTER, write_archive
+from tests.support.waiting import wait_for
 
 
 def corpus_of(store):
@@ -230,11 +231,10 @@ def test_two_runs_of_the_same_questions_at_once_read_once(tmp_path, model_folder
     threads = [threading.Thread(target=lambda: done.append(ask("c", [OTTER, HERON], config))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    time.sleep(2)
-    running = [run["status"] for run in corpus_status(config, "c")["corpora"][0]["runs"]]
+    begun = wait_for(lambda: len(runs := corpus_status(config, "c")["corpora"][0]["runs"]) == 2 and runs)
     for thread in threads:
         thread.join()
-    assert running.count("running") == 2, "a run has a row from its first second"
+    assert [run["status"] for run in begun] == ["running"] * 2, "a run has a row from its first second"
     assert sorted(run["readings"]["read_now"] for run in done) == [0, 16]
     assert sorted(run["readings"]["answered_before"] for run in done) == [0, 16]
     assert Table(store, "answers").count("c") == 16

@@ -19,6 +19,7 @@ from memagent.records import Question
 from pipelines.ask import ask, digest
 from pipelines.web.metrics import FAMILIES
 from tests.support.flowing import ROOT
+from tests.support.model_server import chat, model_server
 from tests.support.waiting import wait_for
 
 OTTER = Question("otter", "What is the pass number for amber-otter?")
@@ -114,21 +115,25 @@ def test_what_is_scraped_is_what_the_summaries_say(store, archive, config, endpo
 
 def test_a_running_run_is_seen_while_it_runs(store, archive, config, endpoint):
     remember(Corpus(store, "c"), sources=[str(archive)])
-    sets = {"kind": "scripted", "model": config.engine.model, "scripted_delay": 1.5}
-    slow = config.model_copy(update={"engine": config.engine.model_copy(update=sets)})
     digest("c", [Question("before", "What is before?")], config)
-    run = threading.Thread(target=ask, args=("c", [OTTER], slow))
-    run.start()
-    try:
-        running = ("memagent_runs_open", "ask", "running")
-        busy = (running, ("memagent_engines_up", "ask"), ("memagent_readings_in_flight", "ask"))
-        seen = wait_for(lambda: all((s := endpoint.samples()).get(name) for name in busy) and s)
-        flying, queued = (seen[f"memagent_readings_{name}", "ask"] for name in ("in_flight", "queued"))
-        assert flying + queued + seen["memagent_readings_answered_total", "ask"] == 4
-    finally:
-        run.join()
-    after = wait_for(lambda: (s := endpoint.samples()).get(("memagent_runs_total", "ask", "completed")) and s)
-    assert running not in after and ("memagent_readings_in_flight", "ask") not in after
+    was_seen = threading.Event()
+    with model_server([chat("Nothing is said of it.")], refuses=lambda _: was_seen.wait() and None) as server:
+        sets = [f"engine.base_url={server.url}", "engine.served_model=m", "engine.protocol=chat"]
+        sets += ["reading.template=plain", "flush_seconds=0.2", "pool.gpus=0", "pool.max_size=2"]
+        held = load_config(store=store.url, engine__kind="openai", engine__model=config.engine.model, sets=sets)
+        run = threading.Thread(target=ask, args=("c", [OTTER], held))
+        run.start()
+        try:
+            running = ("memagent_runs_open", "ask", "running")
+            busy = (running, ("memagent_engines_up", "ask"), ("memagent_readings_in_flight", "ask"))
+            seen = wait_for(lambda: all((s := endpoint.samples()).get(name) for name in busy) and s)
+        finally:
+            was_seen.set()
+            run.join()
+    flying, queued = (seen[f"memagent_readings_{name}", "ask"] for name in ("in_flight", "queued"))
+    assert flying + queued == 4 and seen["memagent_readings_answered_total", "ask"] == 0
+    after = wait_for(lambda: running not in (s := endpoint.samples()) and s)
+    assert after["memagent_runs_total", "ask", "completed"] == 1 and ("memagent_readings_in_flight", "ask") not in after
     assert after["memagent_readings_answered_total", "ask"] == 4
 
 
