@@ -68,7 +68,7 @@ def check_store(store: Store) -> None:
     name = f".nodes-{uuid.uuid4().hex[:8]}"
     path = store.write_bytes(b"seen", name)
     try:
-        look = ray.remote(num_cpus=0, max_retries=0)(_sees)
+        look = ray.remote(num_cpus=0, max_retries=0)(Store.exists)
         calls = {}
         for node, host in nodes.items():
             there = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -95,10 +95,6 @@ def _saw(call: Any) -> bool:
         raise
     except RayError:
         return True
-
-
-def _sees(store: Store, name: str) -> bool:
-    return store.exists(name)
 
 
 Item = TypeVar("Item")

@@ -23,7 +23,8 @@ from memagent.version import __version__
 WORK = pa.schema([*FOUND, ("known", pa.bool_()), ("was", pa.large_string())])
 """A source to parse. `known`: documents of it may be there already; `was`: the gone source that had its id, if any,
 whose documents go on under the new name."""
-_EARLIER = pa.schema([(name, pa.large_string()) for name in ("source", "doc_id", "source_stamp", "state")])
+_TEXT = pa.large_string()
+_EARLIER = pa.schema({"source": _TEXT, "doc_id": _TEXT, "source_stamp": _TEXT, "state": _TEXT, "documents": pa.int64()})
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ class IngestPlan:
     unchanged: int
     failed: int
     """Sources that failed in an earlier run and are as they were: they would fail again."""
+    unread: int
+    """Of these, sources of which nothing could be read."""
     untouched: pa.Array
-    """Names of these and of the unchanged ones."""
+    """Names of the failed and of the unchanged ones."""
     dismissed: int
     """Sources that are as they were when they were dismissed (`pipelines.stages.ingest.dismiss`) or forgotten."""
     gone: pa.Table
@@ -96,6 +99,7 @@ def make_plan(
         work=work,
         unchanged=pc.sum(unchanged).as_py() or 0,
         failed=pc.sum(fails).as_py() or 0,
+        unread=pc.sum(pc.and_(fails, pc.equal(earlier["documents"].take(row), 0))).as_py() or 0,
         untouched=_array(listed["source"].filter(pc.or_(unchanged, fails))),
         dismissed=(pc.sum(dismissed).as_py() or 0) + len(passed),
         gone=gone.filter(pc.not_equal(gone["state"], "deleted")),

@@ -33,7 +33,7 @@ from infra.system.processes import usable_cores
 from memagent.config import Config, IngestConfig
 from memagent.errors import SourceError
 from memagent.reading.segmenting import segments
-from memagent.records import Question, Segment
+from memagent.records import Question
 from pipelines.ask import check_window, questions_or_default
 from pipelines.stages.plan import Plan, make_plan
 from pipelines.stages.planned_readings import PlanRequest, SegmentGuess
@@ -325,15 +325,12 @@ def _guess(reader: ReaderSpec, texts: Sequence[str]) -> SegmentGuess:
     """Cut a sample of texts as the reader would, and measure the pieces."""
     chars = tokens = full = full_tokens = 0
     for text in texts:
-        cut = [len(piece.token_ids) for piece in _pieces(reader, text)]
+        pieces = segments("", text, reader.tokenizer, reader.reading.segment_tokens, boundary=reader.reading.boundary)
+        cut = [len(piece.token_ids) for piece in pieces]
         chars, tokens = chars + len(text), tokens + sum(cut)
         full, full_tokens = full + len(cut) - 1, full_tokens + sum(cut[:-1])
     usual = reader.reading.segment_tokens * (_FILL if reader.reading.boundary == "soft" else 1.0)
     return SegmentGuess(chars / tokens if tokens else _USUAL_CHARS, full_tokens / full if full > 0 else usual)
-
-
-def _pieces(reader: ReaderSpec, text: str) -> Iterator[Segment]:
-    return segments("", text, reader.tokenizer, reader.reading.segment_tokens, boundary=reader.reading.boundary)
 
 
 def explain(paths: Sequence[str], options: IngestConfig) -> Iterator[tuple[str, Parsed | Refused]]:

@@ -187,6 +187,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         changed=tally["changed"],
         unchanged=plan.unchanged,
         failed=tally["failed"] + len(plan.listing.unusable) + plan.failed,
+        unread=tally["unread"] + len(plan.listing.unusable) + plan.unread,
         deleted=pc.sum(pc.not_equal(plan.gone["doc_id"], ""), min_count=0).as_py(),  # a folder has no id
         hidden=plan.listing.hidden,
         empty=tally["empty"],
@@ -398,7 +399,8 @@ def _parse_source(
         kind, excluded = "excluded", 0
     state = {"failed": "failed", "excluded": "dismissed"}.get(kind, "read")
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    made = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty}
+    unread = int(kind == "failed" and not documents)
+    made = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty, "unread": unread}
     return {"textless": int(textless and kind != "excluded"), "excluded": excluded, kind: 1, **made}
 
 

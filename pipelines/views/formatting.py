@@ -149,12 +149,14 @@ def status_of(summary: Mapping[str, Any]) -> "Ended":
     readings = summary.get("readings") or {}
     if readings.get("unread"):
         return "paused"
-    failed = sum((summary.get("failures_by_reason") or {}).values())
-    refused = sum(((summary.get("ingest") or {}).get("quarantined") or {}).values())
+    failed, ingest = sum((summary.get("failures_by_reason") or {}).values()), summary.get("ingest") or {}
+    refused, unread = sum((ingest.get("quarantined") or {}).values()), ingest.get("unread") or 0
     if not failed and not refused:
         return "completed"
     limit, documents = (summary.get("config") or {}).get("max_failed") or "", summary.get("documents") or 0
-    sources = _is_beyond(limit, refused, refused + documents) if limit else refused and not documents
+    # Documents are also those that unread sources gave earlier, and that stay.
+    of_all = [(refused, refused + documents), (unread, ingest.get("sources") or 0)]
+    sources = any(_is_beyond(limit, *each) if limit else 0 < each[0] == each[1] for each in of_all)
     readings_ = _is_beyond(limit or _READINGS_FAILED, failed, max(failed, readings.get("total") or 0))
     return "failed" if sources or readings_ else "completed with warnings"
 

@@ -157,6 +157,9 @@ def test_a_broken_source_keeps_what_it_had(store: Store, place: Place) -> None:
     place.put("t.jsonl.gz", whole[: len(whole) // 2])
     cut = run(place.url)
     assert (cut["failed"], cut["quarantined"], cut["documents"]) == (2, {"binary": 1, "truncated": 1}, 0)
+    again = run(place.url)
+    assert [each["unread"] for each in (first, cut, again)] == [1, 2, 2]
+    assert again["failed"] == 2
     assert len(run.texts()) == 2000
     assert run.bad() == {"a.txt": "binary", "t.jsonl.gz": "truncated"}
     assert {len(row["warnings"]) for row in current_documents(Corpus(store, "c")).to_pylist()} == {1}
@@ -196,7 +199,8 @@ def test_what_a_link_that_leads_nowhere_gave_is_said_to_be_an_earlier_text(tmp_p
     (docs / "a.txt").symlink_to(tmp_path / "nowhere")
     corpus = Corpus(run.store, "c")
     for _ in range(2):
-        assert run(str(docs))["failed"] == 1
+        told = run(str(docs))
+        assert (told["sources"], told["failed"], told["unread"]) == (1, 1, 1)
         (row,) = current_documents(corpus).to_pylist()
         assert row["warnings"] == ["its file could not be read again: this is an earlier text"]
     assert Table(run.store, "documents").read("c").num_rows == 3, "once: superseded, and with its warning"

@@ -20,7 +20,7 @@ def test_a_lost_node_passes(monkeypatch, answer, expected):
 
 def test_an_error_of_the_look_itself_is_raised(monkeypatch):
     def get(call):
-        raise RayTaskError("_sees", "no such folder", OSError("unreadable"))
+        raise RayTaskError("exists", "no such folder", OSError("unreadable"))
 
     monkeypatch.setattr(ray, "get", get)
     with pytest.raises(RayTaskError):

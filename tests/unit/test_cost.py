@@ -91,6 +91,21 @@ def test_failures_within_the_limit_are_warnings(limit, of_100, sources, document
     assert (status_of(summary), exit_status(summary)) == (status, 1 if status == "failed" else 5)
 
 
+@pytest.mark.parametrize(
+    ("limit", "unread", "status"),
+    [
+        ("", 3, "failed"),
+        ("", 2, "completed with warnings"),
+        ("60%", 2, "failed"),
+        ("70%", 2, "completed with warnings"),
+        ("2", 3, "failed"),
+    ],
+)
+def test_documents_of_before_hide_no_sources_that_cannot_be_read(limit, unread, status):
+    ingest = {"quarantined": {"unreadable": unread}, "sources": 3, "failed": unread, "unread": unread}
+    assert status_of({"ingest": ingest, "documents": 3, "config": {"max_failed": limit}}) == status
+
+
 def test_a_limit_is_a_number_or_a_percent():
     assert load_config(sets=["max_failed=3"]).max_failed == "3"
     assert load_config(sets=["max_failed=5%"]).max_failed == "5%"
