@@ -124,8 +124,8 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
         else:
             raise _NotThereError(f"source {argument!r}: no such file or folder")
         return
-    base, pattern = _split_glob(path)
-    matches = _matcher(pattern)
+    base, pattern = split_glob(path)
+    matches = glob_matcher(pattern)
     prefix = quoted(base).rstrip("/") + "/"
 
     def covers(source: str) -> bool:
@@ -222,7 +222,7 @@ def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
     if "@" in url.split("/")[2]:
         keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         raise UsageError(f"source {without_login(url)!r}: keys come from {keys}")
-    base, pattern = _split_glob(url) if _MAGIC.search(url) else (url, "")
+    base, pattern = split_glob(url)
     prefix = base.rstrip("/") + "/"
     try:
         probe(base)
@@ -246,7 +246,7 @@ def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
 
 def _add_s3(url: str, prefix: str, pattern: str, listing: Listing) -> tuple[int, Callable[[str], bool]]:
     """Add the objects under a prefix that match a pattern; return how many, and what they cover."""
-    matches = _matcher(pattern) if pattern else None
+    matches = glob_matcher(pattern) if pattern else None
     shown, single = quoted(prefix), quoted(url)
 
     def covers(source: str) -> bool:
@@ -300,14 +300,16 @@ def _s3_objects(url: str, flat: bool) -> Iterator[tuple[str, int, str]]:
         options["ContinuationToken"] = page["NextContinuationToken"]
 
 
-def _matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+def glob_matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
+    """Return what matches paths under a glob's folder by its pattern. Raises UsageError: it has ``**`` in a name."""
     try:
         return re.compile(glob_translate(pattern)).match
     except ValueError as error:
         raise UsageError(f"pattern {pattern!r}: ** stands for folders, between slashes, as in **/*.pdf") from error
 
 
-def _split_glob(path: str) -> tuple[str, str]:
+def split_glob(path: str) -> tuple[str, str]:
+    """Return the folder in which a source is looked for, and its pattern there; empty: it is no glob."""
     parts = path.split("/")
-    first = next(i for i, part in enumerate(parts) if _MAGIC.search(part))
+    first = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
     return "/".join(parts[:first]) or "/", "/".join(parts[first:])

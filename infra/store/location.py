@@ -176,8 +176,8 @@ class Store:
                 self.fs.call_s3("put_object", Bucket=bucket, Key=key, Body=change(before), **condition)
                 return path
             except OSError as error:
-                if not _lost(error):
-                    raise
+                if _code(error) not in _LOST and not isinstance(error, FileExistsError):
+                    raise  # another writer was not first
             time.sleep(random.uniform(0.01, 0.3))
         raise MemagentError(f"{path} was changed by others for {_UPDATE_SECONDS} s: try again")
 
@@ -374,11 +374,6 @@ def _replaced(target: Path) -> Iterator[Path]:
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)  # on a full disk it would take the room that others need
-
-
-def _lost(error: OSError) -> bool:
-    """Whether a conditional write failed because another writer was first."""
-    return _code(error) in _LOST or isinstance(error, FileExistsError)
 
 
 def _code(error: OSError) -> str:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import Literal, TypedDict, get_args
 
 import pyarrow as pa
@@ -105,8 +106,8 @@ def cost(config: Config, corpus: str | None = None, by: By = "run", since: datet
     for run in runs:
         total.add(run.usage, run.money, run.run_id)
     sums = _by_question(store, runs, total) if by == "question" else _by(runs, by)
-    priced = bool(currencies)
-    names = list(reversed(sums)) if by == "run" else sorted(sums, key=lambda name: _rank(sums[name]), reverse=True)
+    priced, rank = bool(currencies), attrgetter("money", "usage.engine_seconds", "usage.prompt_tokens")
+    names = list(reversed(sums)) if by == "run" else sorted(sums, key=lambda name: rank(sums[name]), reverse=True)
     return {
         "by": by,
         "currency": currencies.pop() if priced else None,
@@ -161,10 +162,6 @@ def _by_question(store: Store, runs: Sequence[_Run], total: _Sum) -> dict[str, _
     if rest != Usage():
         sums[REST] = _Sum(rest, max(0.0, total.money - answered.money), set(total.runs))
     return sums
-
-
-def _rank(found: _Sum) -> tuple[float, float, int]:
-    return found.money, found.usage.engine_seconds, found.usage.prompt_tokens
 
 
 def _row(name: str, found: _Sum, priced: bool) -> CostRow:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Literal, TypedDict
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from infra.cluster.jobs import run_job
 from infra.sources import TITLE_CHARS, Parsed, Refused
 from infra.sources.base import quoted, unquoted
 from infra.sources.diff import IngestPlan, failed_stamp, make_plan, stamp_of
+from infra.sources.discovery import glob_matcher, split_glob
 from infra.sources.listing import is_passed_over, path_of
 from infra.sources.sandbox import Guard
 from infra.store.claims import used
@@ -60,6 +61,8 @@ _FEW_SOURCES, _FEW_BYTES = 1_000, 32 * 2**20
 _NAMED = 5
 """Sources without text that are named."""
 _EARLIER_TEXT = "its file could not be read again: this is an earlier text"
+_OWN_FILES = ("corpora/c.json", "runs/r/log.txt", "runs/r/report.html", "texts/corpus=c/00/t.parquet")
+"""Of a store, one of each kind and depth: a glob that matches one takes in the store."""
 _AGAIN = {"vanished", "unreadable", "not-a-file"}
 """Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""
 
@@ -89,17 +92,18 @@ def ingest(
 
 
 def _check_outside(corpus: Corpus, sources: Collection[str]) -> None:
-    """Refuse a folder or prefix that holds the store, and what is in one of the store's own folders."""
-    store = corpus.store
+    """Refuse a source that takes in the store's own files, and what is in one of the store's own folders."""
+    store, root = corpus.store, PurePosixPath(corpus.store.path())
     for source in sources:
         if ("://" in source) != store.is_s3:
             continue
-        root = PurePosixPath(store.path())
-        folder = PurePosixPath(source.removeprefix("s3://") if store.is_s3 else Path(source).resolve())
-        if root.is_relative_to(folder) and not any(map(is_passed_over, root.relative_to(folder).parts)):
-            raise UsageError(
-                f"the store {store.url} is in {source}, and would be read as documents: give another --store"
-            )
+        path = source if store.is_s3 else os.path.abspath(os.path.expanduser(source))
+        base, pattern = (path, "") if os.path.lexists(path) else split_glob(path)
+        folder = PurePosixPath(base.removeprefix("s3://") if store.is_s3 else os.path.realpath(base))
+        below = root.relative_to(folder) if root.is_relative_to(folder) else None
+        takes = glob_matcher(pattern) if pattern else bool
+        if below and not any(map(is_passed_over, below.parts)) and any(takes(str(below / own)) for own in _OWN_FILES):
+            raise UsageError(f"{source} takes in the store {store.url}, to be read as documents: give another --store")
         if store.has_folder(str(folder)):
             raise UsageError(
                 f"{source} is in a folder that the store {store.url} has for itself: move the documents, or give "

@@ -181,13 +181,15 @@ def test_what_holds_the_store_or_is_in_its_folders_is_refused(root: str) -> None
     place, run = Place(root), Run(Store(f"{root}/store"))
     for name in ("docs", "store/documents", "store/papers", "store-2"):
         place.put(f"{name}/a.txt", "A text.")
-    with pytest.raises(UsageError, match="would be read as documents"):
-        run(f"{root}/")
+    for source in ("", "**/*", "*/runs/**", "**/*.txt", "*/*/*", "**/*.parquet", "st*/**/*.html"):
+        with pytest.raises(UsageError, match="to be read as documents"):
+            run(f"{root}/{source}")
     for source in ("documents", "documents/a.txt", "turns/c"):
         with pytest.raises(UsageError, match="has for itself"):
             run(f"{root}/store/{source}")
     for count, source in enumerate(("docs", "store/papers", "store-2"), 1):
         assert run(f"{root}/{source}")["documents"] == 1 and len(run.texts()) == count
+    assert run(f"{root}/*/a.txt")["unchanged"] == 2
 
 
 def test_what_a_link_that_leads_nowhere_gave_is_said_to_be_an_earlier_text(tmp_path: Path) -> None:
