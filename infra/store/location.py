@@ -52,7 +52,6 @@ _FOLDERS |= {"training", "turns"}
 """Of a store, beside those of its tables."""
 _IN_TABLE = re.compile(r"corpus=[^/]+/.+\.parquet|_delta_log/.+")
 
-
 _ODD = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]\\\x00-\x1f\x7f]")
 """In a path, deltalake takes it for something else."""
 

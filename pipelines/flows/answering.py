@@ -175,10 +175,14 @@ def publish_stage(settings: Config, summary: RunSummary) -> str:
     ]
     rows += [{"count": f"failed, {reason}", "value": count} for reason, count in failures(summary).items()]
     create_table_artifact(rows, key=f"{key}-summary", description=f"Run {summary['run_id']}")
-    where = f"Report of run {(run := summary['run_id'])}: `{address}`\n\nOpen it by `memagent report {run} --open`"
-    create_markdown_artifact(where, key=f"{key}-report")  # a server's page may open no file or s3:// by a link
+    create_markdown_artifact(_where(address, summary["run_id"]), key=f"{key}-report")
     note_lineage(Store(settings.store), of_reading(summary))
     return address
+
+
+def _where(address: str, run_id: str) -> str:
+    """Say where a report is and how it is opened: a page of a server may not open a file or ``s3://`` by a link."""
+    return f"Report of run {run_id}: `{address}`\n\nOpen it by `memagent report {run_id} --open`"
 
 
 def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | State[RunSummary]:

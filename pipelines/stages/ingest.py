@@ -352,11 +352,10 @@ def _parse_source(
         job: whose source it is.
         refused: takes the reasons for which it, or rows of it, are refused.
     """
-    options, started_at = job.options, job.started_at
+    options, started_at, stamp = job.options, job.started_at, item["stamp"]
     documents = written = chars = warned = excluded = 0
     refusals = Refusals(writer, item["source"], options.max_refused)
     before = present.rows_of(item["was"], item["source"])
-    stamp = item["stamp"]
     kind: Literal["new", "changed", "failed", "excluded"] = "changed" if item["known"] else "new"
     try:
         path, name = path_of(item["source"], item["path"]), item["source"].rsplit("/", 1)[-1]
