@@ -191,7 +191,7 @@ def _ingest(corpus: Corpus, sources: list[str], config: Config, run_id: str, sho
         changed=tally["changed"],
         unchanged=plan.unchanged,
         failed=tally["failed"] + len(plan.listing.unusable) + plan.failed,
-        unread=tally["unread"] + len(plan.listing.unusable) + plan.unread,
+        unread=tally["unread"] + plan.unread + sum(bad.reason != "empty-source" for bad in plan.listing.unusable),
         deleted=pc.sum(pc.not_equal(plan.gone["doc_id"], ""), min_count=0).as_py(),  # a folder has no id
         hidden=plan.listing.hidden,
         empty=tally["empty"],

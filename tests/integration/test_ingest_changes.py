@@ -446,11 +446,11 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
     run(f"{tmp_path}/disk")
     shutil.rmtree(tmp_path / "disk")
     summary = run(f"{tmp_path}/disk")
-    assert (summary["deleted"], summary["quarantined"]) == (0, {"no-folder": 1})
+    assert (summary["deleted"], summary["quarantined"], summary["unread"]) == (0, {"no-folder": 1}, 1)
     assert run.texts() == {"a.txt": "one"}
     (tmp_path / "disk" / "sub").mkdir(parents=True)  # its mount point
     summary = run(f"{tmp_path}/disk")
-    assert (summary["deleted"], summary["quarantined"]) == (0, {"empty-source": 1})
+    assert (summary["deleted"], summary["quarantined"], summary["unread"]) == (0, {"empty-source": 1}, 0)
     assert run.texts() == {"a.txt": "one"}
     Place(f"{tmp_path}/disk").put("b.txt", "two")
     assert run(f"{tmp_path}/disk")["deleted"] == 1 and run.texts() == {"b.txt": "two"}
