@@ -249,8 +249,8 @@ class Store:
             found = self.fs.find(self.path(*parts), detail=True)
         except FileNotFoundError:
             return {}
-        # s3fs gives the folder itself where its last file is gone.
-        files = (path for path, info in found.items() if info["type"] != "directory")
+        # s3fs gives the folder itself where its last file is gone; here may be pipes, and links to folders or nowhere.
+        files = (path for path, info in found.items() if info["type"] == "file" or os.path.isfile(path))
         mine = (p for p in files if p.endswith(suffix) and (hidden or not p.rsplit("/", 1)[-1].startswith(".")))
         return {path: int(found[path]["size"]) if "size" in found[path] else self.size(path) for path in sorted(mine)}
 
@@ -260,7 +260,7 @@ class Store:
         Raises UsageError: a part is a symbolic link, or S3 does not show these keys the old versions of objects.
         """
         found = {} if self.is_s3 else self.fs.find(self.path(), detail=True)
-        if link := next((path for path, info in found.items() if info.get("islink")), ""):
+        if link := next((path for path, info in found.items() if info.get("islink") and self.has_folder(path)), ""):
             raise UsageError(
                 f"{link} is a symbolic link, so that nobody can say what is left: move what it leads to here"
             )

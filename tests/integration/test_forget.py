@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -407,6 +408,9 @@ def test_files_that_are_not_the_stores_stay_where_they_are(archive):
     )
     for name in (*names, "damaged/photo.jpg", "sources/corpus=c/00/0.parquet"):
         store.write_bytes(b"mine", name)
+    for name, target in (("python", "/usr/bin"), ("host", "/etc/hostname"), ("nowhere", "/nowhere")):
+        Path(store.path(name)).symlink_to(target)
+    os.mkfifo(store.path("pipe"))
     assert forget_aaa(config)["found"] == []
     optimize("c", config, retention_days=0)
     assert [name for name in (*names, "damaged/photo.jpg") if not Path(store.path(name)).exists()] == []
