@@ -223,7 +223,8 @@ def _groups(
         raise MemagentError("the policies were not given the same samples: run the promotion check again")
 
     def group(name: str, members: list[str], margin: float) -> QuestionGroup:
-        ours, theirs = (tuple(_score(side[sample_id]) for sample_id in members) for side in sides)
+        rows = ([side[sample_id] for sample_id in members] for side in sides)
+        ours, theirs = (tuple(None if row["answer"] is None else float(row["score"]) for row in side) for side in rows)
         documents = tuple(questions.asked[one].document if one in questions.asked else one for one in members)
         return QuestionGroup(name, ours, theirs, documents, margin=margin, small=spec.small_groups)
 
@@ -242,10 +243,6 @@ def _groups(
             part = group(f"earlier {name}", earlier, spec.margin)
             groups.append(replace(part, small="observe", part=True))
     return groups
-
-
-def _score(row: ResultRow) -> float | None:
-    return None if row["answer"] is None else float(row["score"])
 
 
 def _check_engine(config: Config) -> None:

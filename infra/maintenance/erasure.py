@@ -37,6 +37,7 @@ JOURNAL = "forgetting.json"
 PROMOTIONS, TRAININGS = "promotions", "training"
 """Folders of the question files of promotion checks, and of training runs."""
 _RUN_FILES = ("report.html", "evaluation.html", "log.txt", "results.parquet", "answers.parquet")
+_SET_ASIDE = re.compile(r"(?:\.parquet|/_delta_log/[^/]+)(?:\.\d+)?\Z")
 _CHECKED = re.compile(rf"/{PROMOTIONS}/[0-9a-f]{{12}}/[^/]+\Z")
 _ROLLOUTS = re.compile(rf"/{TRAININGS}/[^/]+/rollouts/step-\d+\.jsonl\.gz\Z")
 """What memagent writes there: others may have files in folders of these names."""
@@ -165,7 +166,8 @@ def _delete_copies(corpus: Corpus) -> None:
     """
     store = corpus.store
     aside, written = store.path("damaged", ""), store.sizes(suffix=".tmp", hidden=True)
-    gone = [path for path in store.list("damaged", suffix="") if store.has_folder(store.path(path.removeprefix(aside)))]
+    bad = filter(_SET_ASIDE.search, store.list("damaged", suffix=""))
+    gone = [path for path in bad if store.has_folder(store.path(path.removeprefix(aside)))]
     gone += filter(_CHECKED.search, store.list(PROMOTIONS, suffix=""))
     gone += [path for path in written if _HEARTBEAT not in path and _ASIDE.search(path)]
     recorded = list(filter(_ROLLOUTS.search, store.list(TRAININGS, suffix=".gz")))

@@ -64,7 +64,8 @@ def available() -> Confinement:
     """Return what this system can confine a process by."""
     if sys.platform != "linux":
         return Confinement(0, False)
-    return Confinement(_landlock_version(), platform.machine() in _NUMBERS and _seccomp_is_there())
+    landlock_version = max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
+    return Confinement(landlock_version, platform.machine() in _NUMBERS and _seccomp_is_there())
 
 
 def confine() -> Confinement:
@@ -89,10 +90,6 @@ def confine() -> Confinement:
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _landlock_version() -> int:
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))
 
 
 def _seccomp_is_there() -> bool:

@@ -204,7 +204,7 @@ def parties(gold: str) -> list[str]:
         if not _ROLE.match(part):
             name = _AFTER.split(part.split("(")[0])[0]
             both = name.split(" and ")
-            several = len(both) > 1 and all(map(_formal, both))
+            several = len(both) > 1 and all(not _LEGAL.isdisjoint(normalise(one).split()[-1:]) for one in both)
             names.extend(_bare(party) for party in (both if several else [name]))
     return [name for name in dict.fromkeys(names) if name]
 
@@ -214,10 +214,6 @@ def _without_aliases(text: str) -> str:
     while (less := _ALIAS.sub(" ", text)) != text:
         text = less
     return text
-
-
-def _formal(name: str) -> bool:
-    return not _LEGAL.isdisjoint(normalise(name).split()[-1:])
 
 
 def _bare(name: str) -> str:

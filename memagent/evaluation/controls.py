@@ -42,7 +42,7 @@ def control(samples: Iterable[Sample], name: Control, seed: int) -> Iterator[Sam
     if name not in CONTROLS:
         raise UsageError(f"no control {name!r}. There are: {', '.join(CONTROLS)}.")
     if name == "no-document":
-        return (_without_document(sample) for sample in _telling(samples))
+        return (replace(_made(sample, name, partial(iter, (NEUTRAL,))), length=0) for sample in _telling(samples))
     if name == "answer-removed":
         known = (sample for sample in _telling(samples) if sample.facts or _holds(sample.text(), _words(sample)))
         return (_made(sample, name, partial(_cut_pieces, sample)) for sample in known)
@@ -73,10 +73,6 @@ def _telling(samples: Iterable[Sample]) -> Iterator[Sample]:
 def _made(sample: Sample, name: Control, pieces: Callable[[], Iterator[str]], origins: tuple[str, ...] = ()) -> Sample:
     made = replace(sample, sample_id=f"{sample.sample_id}~{name}", pieces=pieces, facts=(), depth=None)
     return replace(made, about=sample.about | {"control": name}, origins=(*sample.origins, *origins))
-
-
-def _without_document(sample: Sample) -> Sample:
-    return replace(_made(sample, "no-document", partial(iter, (NEUTRAL,))), length=0)
 
 
 def _cut_pieces(sample: Sample) -> Iterator[str]:

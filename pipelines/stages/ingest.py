@@ -61,7 +61,10 @@ _FEW_SOURCES, _FEW_BYTES = 1_000, 32 * 2**20
 _NAMED = 5
 """Sources without text that are named."""
 _EARLIER_TEXT = "its file could not be read again: this is an earlier text"
-_OWN_FILES = ("corpora/c.json", "runs/r/log.txt", "runs/r/report.html", "texts/corpus=c/00/t.parquet")
+_OWN_FILES = (
+    "corpora/c.json runs/r/ingest.json runs/r/log.txt runs/r/report.html runs/r/progress.jsonl policies/p/README.md "
+    "training/r/rollouts/step-1.jsonl.gz texts/corpus=c/00/t.parquet"
+).split()
 """Of a store, one of each kind and depth: a glob that matches one takes in the store."""
 _AGAIN = {"vanished", "unreadable", "not-a-file"}
 """Reasons that are not the source's fault: it is parsed again in the next run, even if its stamp is the same."""

@@ -181,7 +181,8 @@ def test_what_holds_the_store_or_is_in_its_folders_is_refused(root: str) -> None
     place, run = Place(root), Run(Store(f"{root}/store"))
     for name in ("docs", "store/documents", "store/papers", "store-2"):
         place.put(f"{name}/a.txt", "A text.")
-    for source in ("", "**/*", "*/runs/**", "**/*.txt", "*/*/*", "**/*.parquet", "st*/**/*.html"):
+    kinds = [f"**/*.{ending}" for ending in ("txt", "json", "jsonl", "gz", "md", "html", "parquet")]
+    for source in ("", "**/*", "*/runs/**", "*/*/*", "st*/**/*.html", *kinds):
         with pytest.raises(UsageError, match="to be read as documents"):
             run(f"{root}/{source}")
     for source in ("documents", "documents/a.txt", "turns/c"):

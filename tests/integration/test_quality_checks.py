@@ -1,8 +1,10 @@
 """Digests that the quality checks hold, with the scripted reader: what people are shown, and how they accept them."""
 
+import asyncio
 import json
 import random
 from io import StringIO
+from unittest.mock import AsyncMock
 
 import pytest
 from rich.console import Console
@@ -25,6 +27,10 @@ from pipelines.operate.release import release
 from pipelines.operate.status import corpus_status
 from pipelines.report.page import build
 from pipelines.views.formatting import exit_status
+from pipelines.web.api.app import _Endpoint
+from pipelines.web.api.mcp_server import Tools
+from pipelines.web.api.protocol import ChatRequest
+from pipelines.web.api.reader import HeldReader
 from tests.support.archives import OTTER, write_archive
 from tests.support.texts import filler
 
@@ -192,6 +198,29 @@ def test_who_asks_what_a_held_night_has_answered_is_told(store, folder, config, 
     assert "withheld" not in run.invoke(app, [*options, "--show", "200"]).output
     calm = json.loads(run.invoke(app, [*options, "--json", "--no-answers"]).stdout)
     assert "withheld_answers" not in calm and "withheld" not in calm["readings"]
+
+
+async def test_clients_of_the_api_are_told_of_withheld_answers_that_found_nothing(store, folder, config):
+    write_rooms(folder, lambda room: False, range(100, 140))
+    held = f"withheld with {(await asyncio.to_thread(digest, 'c', None, config))['run_id']}"
+    reader = HeldReader(config)
+    endpoint, tools = _Endpoint(reader, at_once=1, most_bytes=2**20), Tools(config, reader)
+    await reader.start()
+    try:
+        for documents, found in ((("room100.txt",), 0), ((), 60)):
+            messages = [{"role": "user", "content": OTTER.text}]
+            chat = ChatRequest(model="corpus:c", messages=messages, documents=documents, limit=100)
+            whole = await endpoint._whole(chat, await reader.reading(chat))
+            said_whole = whole["choices"][0]["message"]["content"].splitlines()
+            assert (held in said_whole[-1] and len(said_whole) == found + bool(found)) or 1
+            assert whole["memagent"]["found"] == found and held in whole["memagent"]["warnings"][-1]
+            chunks = [chunk async for chunk in endpoint._chunks(chat, await reader.reading(chat))]
+            streamed = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks).splitlines()
+            assert streamed[:-1] == said_whole[:-1] and held in streamed[-1]
+            about = await tools.ask("c", OTTER.text, AsyncMock(), documents=list(documents))
+            assert about.found == found and held in about.warnings[-1]
+    finally:
+        await reader.stop()
 
 
 def test_the_commands(store, folder, config, model_folder):

@@ -176,7 +176,8 @@ class _Endpoint:
         async with aclosing(self._lines(chat, reading)) as lines:
             said = [each async for each in lines]
         ended = reading.ended()
-        lines_said = "\n".join(line for _, line in said if line) or self._not_found(ended)
+        lines_said = "\n".join(line for _, line in said if line)
+        lines_said = f"{lines_said}\n{ended.withheld}".rstrip() if lines_said else self._not_found(ended)
         text, stopped = _stopped(lines_said, chat.stops)
         finish = "stop" if stopped else ended.finish_reason
         about = ended.about.model_copy(update={"answers": [answer for answer, _ in said if answer]})
@@ -194,8 +195,8 @@ class _Endpoint:
                     said += text
                     yield completion.chunk({"content": text}, about=answer)
         ended = reading.ended()
-        if not said and not stopped:
-            yield completion.chunk({"content": self._not_found(ended)})
+        if not stopped and (closing := f"\n{ended.withheld}".rstrip() if said else self._not_found(ended)):
+            yield completion.chunk({"content": closing})
         finish = "stop" if stopped else ended.finish_reason
         yield completion.chunk({}, finish, ended.about)
         if chat.stream_options is not None and chat.stream_options.include_usage:

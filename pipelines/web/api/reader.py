@@ -128,6 +128,8 @@ class Ended:
     about: About
     usage: TokenUsage
     finish_reason: str = "stop"
+    withheld: str = ""
+    """Says which of the answers are withheld; empty: none."""
 
 
 class TextReading:
@@ -229,8 +231,10 @@ class CorpusReading:
             raise RequestError("no document of the corpus is one of `documents`")
         read = {name: summary[name] for name in ("segments", "conversations", "run_id")}
         read |= {"readings": counts["total"], "found": counts["found"], "failed": counts["failed"]}
-        about = self._about.model_copy(update=read)
-        return Ended(about, TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"]))
+        withheld = summary["withheld_answers"]["says"] if "withheld_answers" in summary else ""
+        warnings = [*self._about.warnings, *filter(None, [withheld])]
+        usage = TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"])
+        return Ended(self._about.model_copy(update={**read, "warnings": warnings}), usage, withheld=withheld)
 
     def line(self, answer: FoundAnswer) -> str:
         """Return the document and its answer, or the answer of all documents, concatenated, with its warnings."""
