@@ -78,7 +78,7 @@ def exact_match(prediction: str, gold: Sequence[str]) -> float:
 def containment(prediction: str, gold: Sequence[str]) -> float:
     """Return 1.0 if a gold answer is in the prediction as whole words (never the other way round)."""
     words = f" {_words(prediction)} "
-    return float(any(_holds(words, _words(answer)) for answer in gold))
+    return float(any(f" {answer} " in words if answer else not words.strip() for answer in map(_words, gold)))
 
 
 def f1(prediction: str, gold: Sequence[str]) -> float:
@@ -116,10 +116,6 @@ MATCHES: dict[str, Metric] = {
 
 def _within(prediction: str, answer: str) -> bool:
     return answer.lower() in prediction.lower() if answer.strip() else not prediction.strip()
-
-
-def _holds(words: str, answer: str) -> bool:
-    return f" {answer} " in words if answer else not words.strip()
 
 
 def token_f1(prediction: Sequence[str], gold: Sequence[str]) -> float:

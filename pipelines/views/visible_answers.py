@@ -85,13 +85,13 @@ def visible_answers(
         columns: of ``answers``, besides those that the rule needs; None: all.
         withheld: return the newest answers of withheld runs instead, where they are newer than all others.
     """
-    names = None if columns is None else list(dict.fromkeys([*_NEEDED, *columns]))
+    names = None if columns is None else list(dict.fromkeys([*_NEEDED, *(["stream"] * (bucket is None)), *columns]))
     chosen = pc.field("scope") == "archive" if bucket is None else bucket.contains("content_hash")
     answers = Table(corpus.store, "answers").read(corpus.name, names, chosen)
     unseen = pa.array(rule.sampled if withheld else (*rule.sampled, *rule.withheld), pa.string())
     answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=unseen)))
     answers = answers.filter(pc.equal(answers["scope"], "archive" if bucket is None else "document"))
-    answers = answers.append_column("rank", pa.repeat(0, answers.num_rows) if bucket is None else rule.ranks(answers))
+    answers = answers.append_column("rank", _archive_ranks(corpus, answers) if bucket is None else rule.ranks(answers))
     key = ["question"] if bucket is None else ["content_hash", "question"]
     # The id decides between two at the same time.
     order = [("rank", "descending"), ("answered_at", "descending"), ("reading_id", "ascending")]
@@ -99,6 +99,14 @@ def visible_answers(
     if withheld:
         newest = newest.filter(pc.is_in(newest["run_id"], value_set=pa.array(rule.withheld, pa.string())))
     return newest.sort_by([("answered_at", "ascending"), ("reading_id", "ascending")])
+
+
+def _archive_ranks(corpus: Corpus, answers: pa.Table) -> pa.Array:
+    """Return ranks of answers over all documents, concatenated: one over those of now counts before a newer one."""
+    if pc.count_distinct(answers["question"]).as_py() == answers.num_rows:
+        return pa.repeat(0, answers.num_rows)
+    changed = changed_since(corpus, answers.select(["reading_id", "scope", "stream", "content_hash"]).to_pylist())
+    return pc.if_else(pc.is_in(answers["reading_id"], pa.array(changed, answers["reading_id"].type)), 0, 1)
 
 
 def question_ids(corpus: Corpus) -> dict[str, str]:

@@ -5,18 +5,20 @@ import csv
 import json
 from datetime import UTC, datetime, timedelta
 
+import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
 from infra.store.corpora import remember
 from infra.store.delta import Table
-from infra.store.documents import document_texts
+from infra.store.documents import current_documents, document_texts
 from infra.store.location import Corpus
 from infra.store.resume_points import policy_name
 from infra.store.runs import mark_released
 from infra.store.schemas import AnswerRow
 from memagent.config import load_config
 from memagent.questions import ask as make_question
+from memagent.records import stable_hash
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
 from pipelines.report.data import load_rows, load_run
@@ -170,6 +172,35 @@ def test_a_digests_answers_are_shown_where_its_model_has_answered_before_another
         digest_by(run, "last", rows[0], at + 8 * day, since=at + 8 * day)
         service.index.clear()
         assert shown() == sorted(["other again", *every[1:]]), "an index that is made anew has the same"
+
+
+def test_of_several_answers_over_all_documents_that_over_todays_is_shown(run, home):
+    corpus, one = Corpus(run.store, CORPUS), run.answers[0] | {"scope": "archive", "question": "of all?"}
+    today = current_documents(corpus, ["content_hash"])["content_hash"].to_pylist()
+    streams = {"before": today[:-1], "now": today, "changed": [*today[:-1], "f" * 64]}
+    Table(run.store, "answers").append(
+        one
+        | {"reading_id": name, "answer": name, "content_hash": stable_hash(stream), "stream": stream}
+        | {"answered_at": START + timedelta(days=day), "found": True}
+        for day, (name, stream) in enumerate(streams.items(), 1)
+    )
+    with review_service_on(run.store, home) as service:
+
+        def shown() -> str:
+            for _ in range(2):
+                service.refresher.once()
+            (row,) = (row for row in answer_rows(corpus) if row["question"] == "of all?")
+            assert on_review_pages(service)["", "of all?"] == row["answer"] == by_tools(run)["", "of all?"]
+            return row["answer"] + " ".join(row["warnings"] or ())
+
+        assert shown() == "now"
+        (last,) = Table(run.store, "documents").read(CORPUS, filters=pc.field("content_hash") == today[-1]).to_pylist()
+        Table(run.store, "documents").append([last | {"state": "deleted", "seen_at": START + timedelta(days=9)}])
+        assert shown() == "before"
+        Table(run.store, "answers").delete(CORPUS, reading_id=["before"])
+        assert shown().startswith("changedof other documents than now"), "the newest, of those that are over others"
+        service.index.clear()
+        assert shown().startswith("changed")
 
 
 def test_of_a_reading_that_two_runs_answered_the_first_answer_counts(run, tmp_path):

@@ -19,7 +19,7 @@ from infra.store.resume_points import policy_name
 from infra.store.runs import ENDED, SHOWN, DigestReader, hidden_runs, last_digest, withheld_runs
 from infra.store.schemas import EVIDENCE, FEEDBACK, FailureRow, FeedbackRow
 from memagent.records import LEVELS, stable_hash
-from pipelines.views.visible_answers import CONCATENATED
+from pipelines.views.visible_answers import CONCATENATED, AnswerRule, visible_answers
 from pipelines.web.review.index import (
     TIME_BITS,
     UNKNOWN,
@@ -166,7 +166,6 @@ def take_answers(connection: sqlite3.Connection, corpus: int, batch: pa.Table, p
     for statement in _TAKE:
         connection.execute(statement, {"corpus": corpus, "archive": CONCATENATED, "part": part})
     _show(connection, "(subject, question) IN (SELECT i.subject, i.question FROM item AS i JOIN fresh USING (id))", ())
-    _only_last_archive(connection, corpus)
     judged = connection.execute(
         "SELECT DISTINCT item.subject, item.question FROM item JOIN fresh USING (id) "
         "JOIN verdict ON verdict.subject = item.subject AND verdict.question = item.question"
@@ -249,18 +248,6 @@ def _rows(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
         *("verbatim", "run_id", "confidence", "level", "warnings", "reader", "answered_at"),
     )
     return zip(*(columns[name] for name in names), strict=True)
-
-
-def _only_last_archive(connection: sqlite3.Connection, corpus: int) -> None:
-    """Over all documents, show the newest answer to a question: that of an earlier archive is history."""
-    connection.execute(
-        "UPDATE item SET shown = 0 WHERE shown AND state < 2 AND corpus = :corpus AND question IN (SELECT i.question "
-        "FROM item AS i JOIN fresh USING (id) WHERE archive) AND subject IN (SELECT id FROM subject "
-        "WHERE corpus = :corpus AND doc_id = '') AND id < (SELECT MAX(other.id) FROM item AS other JOIN subject "
-        "ON subject.id = other.subject "
-        "WHERE other.question = item.question AND subject.doc_id = '' AND other.state < 2)",
-        {"corpus": corpus},
-    )
 
 
 def take_failure(connection: sqlite3.Connection, corpus: int, row: FailureRow) -> None:
@@ -391,6 +378,7 @@ class Refresher:
         for _, batch in self._new(corpus, "documents", DOCUMENTS):
             with self._index.write() as connection:
                 take_documents(connection, corpus_id(connection, corpus), batch)
+        self._archives(corpus)
 
     def _answers(self, corpus: str) -> None:
         target = Corpus(self._store, corpus)
@@ -409,6 +397,18 @@ class Refresher:
                 )
                 take_answers(connection, corpus_id(connection, corpus), batch, part)
                 take_waiting(connection)
+        self._archives(corpus)
+
+    def _archives(self, corpus: str) -> None:
+        """Show of several answers over all documents to a question the one that `visible_answers` gives."""
+        mine = "state < 2 AND item.corpus = ? AND subject IN (SELECT id FROM subject WHERE doc_id = '')"
+        ids = "SELECT id FROM detail WHERE reading_id IN (SELECT value FROM json_each(?))"
+        with self._index.write() as connection:
+            number, target = corpus_id(connection, corpus), Corpus(self._store, corpus)
+            several = f"SELECT 1 FROM item WHERE {mine} GROUP BY question HAVING COUNT(*) > 1"
+            if connection.execute(several, (number,)).fetchone():
+                shown = visible_answers(target, None, AnswerRule.of(target), ["reading_id"])["reading_id"].to_pylist()
+                connection.execute(f"UPDATE item SET shown = id IN ({ids}) WHERE {mine}", (json.dumps(shown), number))
 
     def _feedback(self, corpus: str) -> None:
         for _, batch in self._new(corpus, "feedback", [name for name in FEEDBACK.names if name != "corpus"]):
