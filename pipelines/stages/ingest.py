@@ -400,12 +400,11 @@ def _parse_source(
         writer.delete(rest)
     elif item["was"]:  # under its name of before, no later run would find it to change or delete it
         writer.move(rest, item["source"])
-    textless = kind != "failed" and not documents
+    textless, unread = not documents and kind != "failed", int(not documents and kind == "failed")
     if textless and excluded:
         kind, excluded = "excluded", 0
     state = {"failed": "failed", "excluded": "dismissed"}.get(kind, "read")
     writer.source(item["source"], item["doc_id"], stamp, state=state, documents=documents)
-    unread = int(kind == "failed" and not documents)
     made = {"documents": written, "chars": chars, "with_warnings": warned, "empty": refusals.empty, "unread": unread}
     return {"textless": int(textless and kind != "excluded"), "excluded": excluded, kind: 1, **made}
 

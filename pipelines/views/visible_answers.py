@@ -103,10 +103,10 @@ def visible_answers(
 
 def _archive_ranks(corpus: Corpus, answers: pa.Table) -> pa.Array:
     """Return ranks of answers over all documents, concatenated: one over those of now counts before a newer one."""
-    if pc.count_distinct(answers["question"]).as_py() == answers.num_rows:
-        return pa.repeat(0, answers.num_rows)
-    changed = changed_since(corpus, answers.select(["reading_id", "scope", "stream", "content_hash"]).to_pylist())
-    return pc.if_else(pc.is_in(answers["reading_id"], pa.array(changed, answers["reading_id"].type)), 0, 1)
+    several = pc.count_distinct(answers["question"]).as_py() < answers.num_rows
+    rows = answers.select(["reading_id", "scope", "stream", "content_hash"]).to_pylist() if several else []
+    changed = pa.array([*changed_since(corpus, rows)], answers["reading_id"].type)
+    return pc.if_else(pc.is_in(answers["reading_id"], changed), 0, 1)
 
 
 def question_ids(corpus: Corpus) -> dict[str, str]:

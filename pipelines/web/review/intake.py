@@ -401,14 +401,15 @@ class Refresher:
 
     def _archives(self, corpus: str) -> None:
         """Show of several answers over all documents to a question the one that `visible_answers` gives."""
-        mine = "state < 2 AND item.corpus = ? AND subject IN (SELECT id FROM subject WHERE doc_id = '')"
-        ids = "SELECT id FROM detail WHERE reading_id IN (SELECT value FROM json_each(?))"
-        with self._index.write() as connection:
-            number, target = corpus_id(connection, corpus), Corpus(self._store, corpus)
-            several = f"SELECT 1 FROM item WHERE {mine} GROUP BY question HAVING COUNT(*) > 1"
-            if connection.execute(several, (number,)).fetchone():
-                shown = visible_answers(target, None, AnswerRule.of(target), ["reading_id"])["reading_id"].to_pylist()
-                connection.execute(f"UPDATE item SET shown = id IN ({ids}) WHERE {mine}", (json.dumps(shown), number))
+        subjects = "SELECT s.id FROM subject AS s JOIN corpus AS c ON c.id = s.corpus WHERE doc_id = '' AND name = ?"
+        mine = f"state < 2 AND subject IN ({subjects})"
+        several = f"SELECT 1 FROM item WHERE {mine} GROUP BY question HAVING COUNT(*) > 1"
+        if self._index.read().execute(several, [corpus]).fetchone():
+            target = Corpus(self._store, corpus)
+            shown = visible_answers(target, None, AnswerRule.of(target), ["reading_id"])["reading_id"].to_pylist()
+            ids = "SELECT detail.id FROM detail JOIN json_each(?) ON value = reading_id"
+            with self._index.write() as connection:
+                connection.execute(f"UPDATE item SET shown = id IN ({ids}) WHERE {mine}", (json.dumps(shown), corpus))
 
     def _feedback(self, corpus: str) -> None:
         for _, batch in self._new(corpus, "feedback", [name for name in FEEDBACK.names if name != "corpus"]):
