@@ -5,6 +5,7 @@ import io
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from openpyxl import load_workbook
 
-from infra.store.claims import RunningError, alone
+from infra.store.claims import RunningError, alone, used
 from infra.store.delta import Table
 from infra.store.feedback import verdicts
 from infra.store.location import Corpus
@@ -505,6 +506,26 @@ def test_a_verdict_given_while_its_document_is_forgotten_stays_nowhere(run, serv
     service.index.read().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     kept = b"".join(path.read_bytes() for path in home.rglob("*.*") if path.is_file())
     assert b"Ohio-stays" in kept and b"Utah-only-said-here" not in kept
+
+
+def test_a_verdict_given_while_others_are_written_is_not_written_with_them_if_its_document_is_forgotten(
+    run, home, monkeypatch
+):
+    with review_service_on(run.store, home, start=False) as service:
+        first, second = (listing.find(service.index.read(), CORPUS, reading) for reading in laws(run)[:2])
+        forget(CORPUS, load_config(store=run.store.url), [("doc_id", "contract-0000.txt")])
+
+        @contextmanager
+        def late(*given, **named):
+            with used(*given, **named):
+                service.give(first, Opinion("corrected", "Utah-only-said-here"), "anna")
+                yield
+
+        monkeypatch.setattr("pipelines.web.review.journal.used", late)
+        service.give(second, Opinion("corrected", "Ohio-stays"), "anna")
+        service.journal.flush()
+        assert [row["answer"] for row in Table(run.store, "feedback").read(CORPUS).to_pylist()] == ["Ohio-stays"]
+        assert not service.journal.left()
 
 
 def test_a_forgotten_document_leaves_the_files_of_review_pages_that_do_not_run(run, home, monkeypatch):

@@ -151,14 +151,9 @@ class VerdictJournal:
         Raises RunningError: a run has the whole store for itself; it may be forgetting what they are about.
         """
         with self._turn, self._file:  # one at a time, also of another review server on this machine
-            left = [row for _, text in self._left() for row in _rows(text)]
-            if not left:
+            if not self._left():
                 return 0
             with used(Corpus(self._store, FEEDBACK_CLAIM), self._writer, wait=False, show=None):
-                for name in {row["corpus"] for row in left}:
-                    gone = forgotten(Corpus(self._store, name))
-                    if any(row["corpus"] == name and row.get("content_hash") in gone for row in left):
-                        self.forget(name, gone)
                 return self._flush()
 
     def _flush(self) -> int:
@@ -167,8 +162,11 @@ class VerdictJournal:
             by_corpus: dict[str, list[JournalRow]] = defaultdict(list)
             for row in (row for _, text in group for row in _rows(text)):
                 by_corpus[row["corpus"]].append(row)
-            for name, rows in by_corpus.items():
-                append_once(Corpus(self._store, name), rows, self._writer)
+            for name, rows in by_corpus.items():  # no others: people go on giving verdicts meanwhile
+                gone = forgotten(Corpus(self._store, name))
+                if len(kept := [row for row in rows if row.get("content_hash") not in gone]) < len(rows):
+                    self.forget(name, gone)
+                append_once(Corpus(self._store, name), kept, self._writer)
             self._commits += 1
             if self._commits % MANY == 0:
                 for name in by_corpus:
