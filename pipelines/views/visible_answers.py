@@ -197,12 +197,15 @@ def changed_since(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, str
     if whole := [answer for answer in answers if answer["scope"] == "archive"]:
         texts = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
     for answer in whole:
-        read = pa.array(stream_of(corpus, answer), pa.string())
+        try:
+            read = pa.array(stream_of(corpus, answer), pa.string())
+        except (OSError, pa.ArrowInvalid):  # damaged
+            read = pa.array([], pa.string())
         pairs = ((texts, read), (read, texts))
         unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)
-        if len(read) and (unread or gone):
-            told = f"{unread:,} not read, {gone:,} gone or changed"
-            result[answer["reading_id"]] = f"of other documents than now: {told}"
+        if unread or gone:
+            told = f"than now: {unread:,} not read, {gone:,} gone or changed" if len(read) else "perhaps: list is lost"
+            result[answer["reading_id"]] = f"of other documents {told}"
     return result
 
 

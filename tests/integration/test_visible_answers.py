@@ -201,6 +201,11 @@ def test_of_several_answers_over_all_documents_that_over_todays_is_shown(run, ho
         assert shown().startswith("changedof other documents than now"), "the newest, of those that are over others"
         service.index.clear()
         assert shown().startswith("changed")
+        lost = one | {"reading_id": "lost", "answer": "lost", "content_hash": "e" * 64, "stream": [], "found": True}
+        Table(run.store, "answers").append([lost | {"answered_at": START + timedelta(days=5)}])
+        assert shown() == "lostof other documents perhaps: list is lost"
+        run.store.write_bytes(b"PAR1 damaged", "streams", CORPUS, "ee", f"{'e' * 64}.parquet")
+        assert shown() == "lostof other documents perhaps: list is lost"
 
 
 def test_of_a_reading_that_two_runs_answered_the_first_answer_counts(run, tmp_path):
