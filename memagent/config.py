@@ -271,9 +271,9 @@ class Config(Section):
     quality: QualityConfig = QualityConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     max_failed: str = Field("", coerce_numbers_to_str=True)
-    """How many of a run's readings, of its sources, and of the rows of tables may fail: a number, or a percent as in
-    ``5%``. With more the run has failed, with fewer it is completed with warnings. Empty: 2% of the readings, and all
-    sources but one."""
+    """How many of a run's readings, and of its sources and rows of tables together, may fail: a number, or a percent as
+    in ``5%``. With more the run has failed, with fewer it is completed with warnings. Empty: 2% of the readings, and
+    all sources but one."""
     flush_seconds: float = Field(30.0, gt=0)
     """An engine's turns are written at least this often: work that a crash can cost. A run that is shorter than three
     hours writes them more often, after one part in 400 of its time so far, but not more than twice a second."""

@@ -105,7 +105,7 @@ class IngestSummary(TypedDict):
     """Sources of which not all could be read, now or when they were last parsed: one that has failed is not parsed
     again until it, or how it is parsed, changes. Those that could be read before keep their documents."""
     unread: int
-    """Of these, sources of which nothing could be read. A folder may be empty because its files were read."""
+    """Of these, sources of which nothing could be read; without folders that became empty."""
     deleted: int
     """Sources that are gone."""
     hidden: int

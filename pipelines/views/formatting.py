@@ -154,8 +154,7 @@ def status_of(summary: Mapping[str, Any]) -> "Ended":
     if not failed and not refused:
         return "completed"
     limit, documents = (summary.get("config") or {}).get("max_failed") or "", summary.get("documents") or 0
-    # Documents are also those that unread sources gave earlier, and that stay.
-    of_all = [(refused, refused + documents), (unread, ingest.get("sources") or 0)]
+    of_all = [(refused, refused + documents), (unread, ingest.get("sources") or 0)]  # unread ones may keep documents
     sources = any(_is_beyond(limit, *each) if limit else 0 < each[0] == each[1] for each in of_all)
     readings_ = _is_beyond(limit or _READINGS_FAILED, failed, max(failed, readings.get("total") or 0))
     return "failed" if sources or readings_ else "completed with warnings"

@@ -192,20 +192,21 @@ def archive_warnings(corpus: Corpus) -> list[str]:
 
 
 def changed_since(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, str]:
-    """Return the warnings of answers over all documents, concatenated, where these are others now, by reading_id."""
+    """Return by reading_id the warnings of answers over all documents, where these are others now or are not known."""
     result: dict[str, str] = {}
     if whole := [answer for answer in answers if answer["scope"] == "archive"]:
         texts = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
     for answer in whole:
         try:
             read = pa.array(stream_of(corpus, answer), pa.string())
-        except (OSError, pa.ArrowInvalid):  # damaged
+        except (OSError, pa.ArrowInvalid):
             read = pa.array([], pa.string())
         pairs = ((texts, read), (read, texts))
         unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)
-        if unread or gone:
-            told = f"than now: {unread:,} not read, {gone:,} gone or changed" if len(read) else "perhaps: list is lost"
-            result[answer["reading_id"]] = f"of other documents {told}"
+        if not len(read):
+            result[answer["reading_id"]] = "its documents are not known: their list cannot be read"
+        elif unread or gone:
+            result[answer["reading_id"]] = f"of other documents than now: {unread:,} not read, {gone:,} gone or changed"
     return result
 
 

@@ -203,9 +203,9 @@ def test_of_several_answers_over_all_documents_that_over_todays_is_shown(run, ho
         assert shown().startswith("changed")
         lost = one | {"reading_id": "lost", "answer": "lost", "content_hash": "e" * 64, "stream": [], "found": True}
         Table(run.store, "answers").append([lost | {"answered_at": START + timedelta(days=5)}])
-        assert shown() == "lostof other documents perhaps: list is lost"
+        assert shown() == "lostits documents are not known: their list cannot be read"
         run.store.write_bytes(b"PAR1 damaged", "streams", CORPUS, "ee", f"{'e' * 64}.parquet")
-        assert shown() == "lostof other documents perhaps: list is lost"
+        assert shown() == "lostits documents are not known: their list cannot be read"
 
 
 def test_of_a_reading_that_two_runs_answered_the_first_answer_counts(run, tmp_path):

@@ -169,16 +169,16 @@ class _Endpoint:
         if more:
             yield None, f"... {more:,} more found (limit is {chat.limit:,})"
 
-    def _not_found(self, ended: Ended) -> str:
-        return f"{self._reader.not_found}{doubt('', ended.about.warnings)}"
+    def _closing(self, ended: Ended, said: str) -> str:
+        nothing = f"{self._reader.not_found}{doubt('', ended.about.warnings)}"
+        return f"\n{ended.withheld}".rstrip() if said else nothing
 
     async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
         async with aclosing(self._lines(chat, reading)) as lines:
             said = [each async for each in lines]
         ended = reading.ended()
         lines_said = "\n".join(line for _, line in said if line)
-        lines_said = f"{lines_said}\n{ended.withheld}".rstrip() if lines_said else self._not_found(ended)
-        text, stopped = _stopped(lines_said, chat.stops)
+        text, stopped = _stopped(lines_said + self._closing(ended, lines_said), chat.stops)
         finish = "stop" if stopped else ended.finish_reason
         about = ended.about.model_copy(update={"answers": [answer for answer, _ in said if answer]})
         return ChatCompletion(chat.model).whole(text, finish, ended.usage, about)
@@ -195,7 +195,7 @@ class _Endpoint:
                     said += text
                     yield completion.chunk({"content": text}, about=answer)
         ended = reading.ended()
-        if not stopped and (closing := f"\n{ended.withheld}".rstrip() if said else self._not_found(ended)):
+        if not stopped and (closing := self._closing(ended, said)):
             yield completion.chunk({"content": closing})
         finish = "stop" if stopped else ended.finish_reason
         yield completion.chunk({}, finish, ended.about)
