@@ -11,8 +11,8 @@ cannot be replaced. Code is never found by a path or module name in data.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from typing import Generic, TypeVar, cast
 
 from memagent.errors import ConfigError
@@ -96,7 +96,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def _load(self, name: str) -> T:
         if name in self._built_in:
             member = self._built_in[name]
-            return cast(T, _imported(member)) if isinstance(member, str) else member
+            return cast(T, resolve_name(member)) if isinstance(member, str) else member
         points = self._brought[name]
         if len(points) > 1:
             raise ConfigError(f"{self._noun} {name!r} is brought by {self.origin(name)}: uninstall one of them")
@@ -112,11 +112,6 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"docs/extending.md says what {self.group} takes"
             )
         return cast(T, member)
-
-
-def _imported(reference: str) -> object:
-    module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _origin(point: EntryPoint) -> str:

@@ -124,14 +124,10 @@ def _corpus(store: Store, name: str, known: Sequence[str]) -> Corpus:
 
 def _corpus_of(store: Store, source: str, known: Sequence[str]) -> str:
     """Return the name of the corpus that is made of a source: the one that has it alone, or a name that is free."""
-    name = _named_after(source)
+    parts = [part for part in source.split("://")[-1].split("/") if part and not re.search(r"[*?\[]", part)]
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._")[:_NAME_LENGTH]
+    name = check_name(word) if word else f"archive-{stable_hash(source)[:6]}"
     for candidate in sorted(known, key=lambda other: (other != name, other)):
         if sources_of(Corpus(store, candidate)) == [source]:
             return candidate
     return name if name not in known else f"{name}-{stable_hash(source)[:6]}"
-
-
-def _named_after(source: str) -> str:
-    parts = [part for part in source.split("://")[-1].split("/") if part and not re.search(r"[*?\[]", part)]
-    word = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._")[:_NAME_LENGTH]
-    return check_name(word) if word else f"archive-{stable_hash(source)[:6]}"

@@ -27,7 +27,17 @@ from infra.store.schemas import POLICIES_OF, TABLES
 from memagent.errors import MemagentError
 
 Part = Literal[
-    "tables", "settings", "plans", "texts", "sources", "forgettings", "segments", "turn log", "answers", "policies"
+    "tables",
+    "settings",
+    "plans",
+    "texts",
+    "sources",
+    "forgettings",
+    "segments",
+    "turn log",
+    "archives",
+    "answers",
+    "policies",
 ]
 _FOLDER = "damaged"
 _GROUP_BYTES = 64 * 2**20

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from cachetools import LRUCache, cached
 
 from infra.store.buckets import WHOLE, Bucket, one_of
-from infra.store.delta import Table
+from infra.store.delta import Table, is_damage
 from infra.store.location import Corpus, Store
 from infra.store.schemas import (
     PLACES,
@@ -37,7 +37,6 @@ from memagent.records import Segment, stable_hash
 
 INLINE = 1_000
 """Longest stream, in documents, whose hashes stand in the rows of plans and answers."""
-_STREAMS_FOLDER = "streams"
 _ROW_GROUP = 100_000
 
 
@@ -46,21 +45,38 @@ def inline(hashes: Sequence[str]) -> list[str]:
     return list(hashes) if len(hashes) <= INLINE else []
 
 
-def write_stream(corpus: Corpus, content_hash: str, hashes: Sequence[str]) -> None:
-    """Write the list of a stream's documents, unless it is there."""
+def write_stream(corpus: Corpus, content_hash: str, places: pa.Table) -> None:
+    """Write the list of a stream's documents, which are at `places` (`PLACES`), unless it is there."""
     parts = _parts(corpus, content_hash)
     if not corpus.store.exists(*parts):
-        table = pa.table({"content_hash": pa.array(hashes, pa.string())})
-        corpus.store.write_part(table, *parts, row_group_size=_ROW_GROUP)
+        hashes = places.select(["content_hash"]).cast(pa.schema([("content_hash", pa.string())]))
+        corpus.store.write_part(hashes, *parts, row_group_size=_ROW_GROUP)
 
 
 def stream_of(corpus: Corpus, row: AnswerRow | PlannedReading) -> list[str]:
-    """Return the content hashes of a reading's documents, in reading order; none: of very many, whose list is gone."""
-    if row["stream"]:
-        return row["stream"]
+    """Return the content hashes of a reading's documents, in order; none: of a long list that is damaged or gone."""
+    return row["stream"] or _read_stream(corpus, row["content_hash"])
+
+
+def checked_streams(corpus: Corpus, names: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with each list that is there or has one of some names, by path; empty: nothing.
+
+    A list is named by its hash, and held whole.
+    """
+    found = {corpus.store.path(*_parts(corpus, name)): "it is gone" for name in names}
+    for path in corpus.store.list("streams", corpus.name):
+        name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
+        same = stable_hash(_read_stream(corpus, name)) == name
+        found[path] = "" if same else "it cannot be read, or has other documents than its name says"
+    return found
+
+
+def _read_stream(corpus: Corpus, content_hash: str) -> list[str]:
     try:
-        hashes: list[str] = corpus.store.read_part(*_parts(corpus, row["content_hash"]))["content_hash"].to_pylist()
-    except FileNotFoundError:
+        hashes: list[str] = corpus.store.read_part(*_parts(corpus, content_hash))["content_hash"].to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+        if not is_damage(error):
+            raise
         return []
     return hashes
 
@@ -101,7 +117,7 @@ class StreamPlaces:
 
 
 def _parts(corpus: Corpus, content_hash: str) -> tuple[str, ...]:
-    return _STREAMS_FOLDER, corpus.name, content_hash[:2], f"{content_hash}.parquet"
+    return "streams", corpus.name, content_hash[:2], f"{content_hash}.parquet"
 
 
 _FOLDER = "segments"
@@ -128,7 +144,7 @@ def write_segments(
     failures: dict[str, str] = {}
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, SEGMENTS, compression="zstd", write_page_checksum=True) as writer:
-        groups = _Groups(writer, group_rows(reading.segment_tokens))
+        groups = _Groups(writer, max(1, _GROUP_TOKENS // reading.segment_tokens))
         for content_hash, text in texts:
             first, tokens = groups.rows, 0
             try:
@@ -221,11 +237,6 @@ def segmented(
     table = segmented_table(corpus, tokenizer, reading, bucket, hashes=hashes, columns=_PLACE)
     rows: list[SegmentedRow] = table.to_pylist()
     return {row["content_hash"]: row for row in rows}
-
-
-def group_rows(segment_tokens: int) -> int:
-    """Return how many segments go into a row group."""
-    return max(1, _GROUP_TOKENS // segment_tokens)
 
 
 def segment_range(row: SegmentRange) -> SegmentRange:

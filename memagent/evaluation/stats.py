@@ -195,7 +195,9 @@ def compare(
     sums: Floats = np.bincount(which, weights=differences, minlength=count).astype(np.float64)
     middle = float(differences.sum()) / n
     spread = _spread(sums, sizes, middle)
-    effect = max(design_effect(sizes, correlation), _observed_effect(differences, middle, spread))
+    alone = float(np.square(differences - middle).sum())
+    observed = spread / alone if alone > 1e-12 and math.isfinite(spread) else 1.0
+    effect = max(design_effect(sizes, correlation), observed)
     half = student(0.975, count) * math.sqrt(spread) / n
     p, method = sign_flip(sums)
     return Comparison(
@@ -287,11 +289,6 @@ def _spread(sums: Floats, sizes: Floats, middle: float) -> float:
     if count < 2:
         return math.inf
     return float(np.square(sums - sizes * middle).sum()) * count / (count - 1)
-
-
-def _observed_effect(differences: Floats, middle: float, spread: float) -> float:
-    alone = float(np.square(differences - middle).sum())
-    return spread / alone if alone > 1e-12 and math.isfinite(spread) else 1.0
 
 
 @lru_cache(maxsize=2)

@@ -119,13 +119,11 @@ def grapheme_start(text: str, at: int) -> int:
         return at - len(_FLAGS.match(text, max(0, at - _LONGEST), at)[0]) % 2
     first = at
     # Between two characters that never join any other, a cluster begins.
-    while 0 < first < len(text) and at - first < _LONGEST and not _apart(text, first):
+    while 0 < first < len(text) and at - first < _LONGEST:
+        if _SINGLE.match(text, first - 1) and _SINGLE.match(text, first):
+            break
         first -= 1
     for cluster in _CLUSTER.finditer(text, first, min(len(text), at + 1)) if first < at else ():
         if cluster.end() > at:
             return int(cluster.start())
     return at
-
-
-def _apart(text: str, at: int) -> bool:
-    return _SINGLE.match(text, at - 1) is not None and _SINGLE.match(text, at) is not None

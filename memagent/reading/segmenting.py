@@ -7,6 +7,7 @@ it, so a document that grew keeps its segments up to the first change.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Literal, NamedTuple
@@ -89,11 +90,11 @@ class _Part(NamedTuple):
         if boundary == "soft":
             fifth = limit - max(1, (limit - first) // 5)
             ways = (
-                (_paragraph_ends, fifth),
+                (partial(_ends, _PARAGRAPH), fifth),
                 (sentence_ends, fifth),
                 (sentence_ends, first),
-                (_spaces, fifth),
-                (_spaces, first),
+                (partial(_ends, _SPACE), fifth),
+                (partial(_ends, _SPACE), first),
             )
             for ends, earliest in ways:
                 for end in reversed(list(ends(self.text, self.char(earliest), self.char(limit)))):
@@ -133,9 +134,5 @@ class _Part(NamedTuple):
         return self.offsets[token][0] >= self.offsets[token - 1][1]
 
 
-def _paragraph_ends(text: str, start: int, stop: int) -> Iterator[int]:
-    return (match.end() for match in _PARAGRAPH.finditer(text, start, stop))
-
-
-def _spaces(text: str, start: int, stop: int) -> Iterator[int]:
-    return (match.end() for match in _SPACE.finditer(text, start, stop))
+def _ends(pattern: re.Pattern[str], text: str, start: int, stop: int) -> Iterator[int]:
+    return (match.end() for match in pattern.finditer(text, start, stop))

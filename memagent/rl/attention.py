@@ -150,11 +150,8 @@ def register() -> None:
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(NAME, _attend)
-    AttentionMaskInterface.register(NAME, _no_mask)
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Return no mask: each conversation is attended to by itself."""
+    # No mask: each conversation is attended to by itself.
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
 
 
 def _attend(

@@ -50,7 +50,8 @@ def up(config: Config, plan: ServingPlan, address: Address, review_port: int | N
     review_at = Address(review_port, address.host) if review_port else None
     if review_at is not None:
         review_at.check()
-    _quiet()
+    for name, value in {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}.items():
+        os.environ.setdefault(name, value)
     plan.check_schedules()
     check(engine=load_recipe(plan.recipe).engine)
     auth, shown = _auth()
@@ -142,11 +143,6 @@ def _wait(server: Server, started: Mapping[str, "subprocess.Popen[bytes]"]) -> N
 def _start(environment: Mapping[str, str], *command: str) -> "subprocess.Popen[bytes]":
     """Start a module of ours, which ends with this process; flow runs inherit its environment."""
     return subprocess.Popen(ends_with_us(*command), env={**os.environ, **environment}, start_new_session=True)
-
-
-def _quiet() -> None:
-    for name, value in {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}.items():
-        os.environ.setdefault(name, value)
 
 
 def _auth() -> tuple[str, str]:

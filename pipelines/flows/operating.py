@@ -56,7 +56,8 @@ def reap() -> Reaped:
     logger, address = get_run_logger(), load_config().ray.jobs_address  # a reserved key: no parameter sets it
     with get_client(sync_client=True) as client:
         crashed = [str(run.id) for run in _begun(client) if _crash(client, run)]
-        jobs = [job for job in open_jobs(address, server()) if _is_over(client, job)] if address else []
+        known = open_jobs(address, server()) if address else ()
+        jobs = [job for job in known if any(_has_ended(client, UUID(name)) for name in _UUID.findall(job))]
     for job in jobs:
         stop_job(str(address), job)
     for what, names in (("flow runs without a process", crashed), ("jobs without a flow run", jobs)):
@@ -84,11 +85,6 @@ def _crash(client: SyncPrefectClient, run: FlowRun) -> bool:
         return False
     client.set_flow_run_state(run.id, Crashed(message="its process is gone; the same command goes on with its work"))
     return True
-
-
-def _is_over(client: SyncPrefectClient, job: str) -> bool:
-    """Tell whether any of the flow runs that a job is of has ended some time ago, or is not known any more."""
-    return any(_has_ended(client, UUID(name)) for name in _UUID.findall(job))
 
 
 def _has_ended(client: SyncPrefectClient, flow_run: UUID) -> bool:
@@ -122,15 +118,12 @@ def watch_schedule(store: str | None = None, config: str | None = None, sets: li
             notify_stage(settings.schedule.notify)
         except UsageError as error:  # whoever listens to the events hears of them
             wrong = error
-    told = [notice for corpus in _watched(settings) for notice in tell_stage(settings, corpus)]
+    tables = Store(settings.store)
+    watched = [name for name in corpora(tables) if default_questions(Corpus(tables, name))]
+    told = [notice for corpus in watched for notice in tell_stage(settings, corpus)]
     if wrong is not None:
         raise wrong
     return told
-
-
-def _watched(settings: Config) -> list[str]:
-    tables = Store(settings.store)
-    return [name for name in corpora(tables) if default_questions(Corpus(tables, name))]
 
 
 @task(name="tell", cache_policy=NO_CACHE)

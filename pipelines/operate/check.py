@@ -42,7 +42,7 @@ from infra.store.location import Corpus, Store
 from infra.store.policies import fetch, policies
 from infra.store.runs import new_run_id
 from infra.store.schemas import TABLES, SegmentedRow, now
-from infra.store.segments import damaged_segments
+from infra.store.segments import checked_streams, damaged_segments
 from infra.store.turns import logged_conversations, part_paths
 from memagent.config import Config
 from memagent.errors import MemagentError
@@ -137,6 +137,7 @@ def _stages(work: _Check) -> Iterator[tuple[str, Iterable[_BucketCheck]]]:
     yield "segments", run_job(partial(_check_segments, work=work), parts, corpus.store, local=small)
     runs = runs_of(corpus)
     yield "turn log", run_job(partial(_check_run, work=work), runs, corpus.store, local=small)
+    yield "archives", [_check_archives(work)]
     yield "answers", run_job(partial(_check_answers, work=work), parts, corpus.store, local=small)
     yield "policies", [_check_policies(work)]
 
@@ -263,6 +264,23 @@ def _check_run(run_id: str, work: _Check) -> _BucketCheck:
     damages = _damages("turn log", _short(store, of_turns), "set aside; readings that lack its turns are read again")
     damages += _damages("plans", _short(store, of_plans), "set aside; the run shows no answers, the corpus has them")
     return {"checked": {"parts of the turn log": len(turns), "plans": len(plans)}, "damages": damages}
+
+
+def _check_archives(work: _Check) -> _BucketCheck:
+    """Compare the lists of documents of concatenated archives with their hashes; answers have none of the long ones."""
+    corpus = work.corpus
+    table = Table(corpus.store, "answers").read(corpus.name, ["content_hash", "stream"], pc.field("scope") == "archive")
+    long = set(table.filter(pc.equal(pc.list_value_length(table["stream"]), 0))["content_hash"].to_pylist())
+    found = checked_streams(corpus, long)
+    bad = {path: why for path, why in found.items() if why and corpus.store.fs.isfile(path)}
+    if work.repair:
+        for path in bad:
+            set_aside(corpus.store, path)
+    again = "asking again over the same documents writes it"
+    damages = _damages("archives", _short(corpus.store, bad), f"set aside; {again}")
+    gone = {path: f"{why}; {again}" for path, why in found.items() if why and path not in bad}
+    damages += _damages("archives", _short(corpus.store, gone), repair="")
+    return {"checked": {"archives": len(found)}, "damages": damages}
 
 
 def _check_answers(bucket: Bucket, work: _Check) -> _BucketCheck:

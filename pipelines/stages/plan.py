@@ -43,11 +43,13 @@ def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: B
     mine = (pc.field("config_hash") == reader.config_hash) & bucket.contains("content_hash")
     answers = Table(corpus.store, "answers").read(corpus.name, columns, mine)
     known = answers["reading_id"].combine_chunks()
-    others = (
-        _of_the_policy(answers, reader.policy.name, withheld_runs(corpus))
-        if not request.reread
-        else answers.slice(0, 0)
-    )
+    others = answers.slice(0, 0)
+    if not request.reread:  # any version of the policy, without withheld runs
+        versions = versions_of(reader.policy.name, answers["policy_id"])
+        others = answers.filter(pc.is_in(answers["policy_id"], value_set=versions))
+        withheld = pa.array(withheld_runs(corpus), pa.string())
+        others = others.filter(pc.invert(pc.is_in(others["run_id"], value_set=withheld)))
+        others = others.sort_by([("answered_at", "descending")])
     marked = [PLAN.empty_table()]
     for rows in questions:
         if not rows.num_rows:
@@ -60,13 +62,6 @@ def mark_answered(request: PlanRequest, questions: Sequence[pa.Table], bucket: B
         state = pc.if_else(pc.is_valid(by), "answered", rows["state"])
         marked.append(_with(rows, state=state, answered_by=pc.fill_null(by, "")))
     return pa.concat_tables(marked)
-
-
-def _of_the_policy(answers: pa.Table, name: str, withheld: Collection[str]) -> pa.Table:
-    """Return the answers of any version of a policy, the newest first; without those of withheld runs."""
-    answers = answers.filter(pc.is_in(answers["policy_id"], value_set=versions_of(name, answers["policy_id"])))
-    answers = answers.filter(pc.invert(pc.is_in(answers["run_id"], value_set=pa.array(withheld, pa.string()))))
-    return answers.sort_by([("answered_at", "descending")])
 
 
 def _with(rows: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
@@ -225,10 +220,15 @@ def plan_bucket(
         corpus, reader, pending, unfinished=unfinished, grown=asked.grown, streams=asked.stream, reread=request.reread
     )
     rows = mark_continued(rows, past)
+    files: dict[str, str] = {}
     if request.guess is None:
         write_plan(corpus.store, request.run_id, bucket, rows)
+        for content_hash, documents in asked.streams.items():
+            write_stream(corpus, content_hash, documents)
+            if content_hash in {row["content_hash"] for row in left}:
+                files[content_hash] = write_places(corpus.store, request.run_id, content_hash, documents)
     places = asked.places_of(row["content_hash"] for row in pending.values() if row["scope"] == "document")
-    items = [_item(row, places, past.get(reading, [])) for reading, row in pending.items()]
+    items = [_item(row, places, files, past.get(reading, [])) for reading, row in pending.items()]
     continued = rows.filter(pc.equal(rows["state"], "continued"))
     counts = {
         "documents": asked.documents if request.chosen is None else pc.count_distinct(rows["doc_id"]).as_py(),
@@ -248,7 +248,10 @@ def plan_bucket(
     }
 
 
-def _item(row: PlannedReading, places: Mapping[str, SegmentRange], past: list[Turn]) -> WorkItem:
+def _item(
+    row: PlannedReading, places: Mapping[str, SegmentRange], files: Mapping[str, str], past: list[Turn]
+) -> WorkItem:
+    """Return the work of a reading; `files` have the places of archives, by content hash."""
     spans = {turn.span: turn.step + 1 for turn in past if turn.kind in ("update", "carried")}
     origin, carried_segments = carried_from(past)
     return {
@@ -260,7 +263,7 @@ def _item(row: PlannedReading, places: Mapping[str, SegmentRange], past: list[Tu
         "item": reading_item(row),
         "documents": row["documents"],
         "places": [segment_range(places[row["content_hash"]])] if row["scope"] == "document" else [],
-        "stream": "",
+        "stream": files.get(row["content_hash"], ""),
         "past": json.dumps([asdict(turn) for turn in past]) if past else "",
         "left": max(0, row["segments"] - sum(spans.values())),
         "carried_from": origin,
@@ -275,20 +278,6 @@ def _left(pending: dict[str, PlannedReading], items: Sequence[WorkItem]) -> dict
         tokens = round(row["tokens"] * item["left"] / row["segments"]) if row["segments"] else 0
         result[row["question"]].update(readings=1, segments=item["left"], tokens=tokens)
     return dict(result)
-
-
-def _write_streams(request: PlanRequest, items: list[WorkItem], asked: RequestedReadings) -> None:
-    """Write the document lists of archive readings, and where their segments are."""
-    corpus = request.corpus
-    files: dict[str, str] = {}
-    for item in items:
-        content_hash = item["content_hash"]
-        if item["scope"] == "archive":
-            if content_hash not in files:
-                places = asked.streams[content_hash]
-                write_stream(corpus, content_hash, places["content_hash"].to_pylist())
-                files[content_hash] = write_places(corpus.store, request.run_id, content_hash, places)
-            item["stream"] = files[content_hash]
 
 
 def _reading_order(group: list[WorkItem]) -> tuple[int, str, int]:
@@ -308,7 +297,6 @@ def _write_blocks(request: PlanRequest, items: list[WorkItem], asked: RequestedR
     """
     if request.guess is not None or not items:
         return []
-    _write_streams(request, items, asked)
     streams: dict[str, list[WorkItem]] = defaultdict(list)
     for item in items:
         streams[item["content_hash"]].append(item)

@@ -394,6 +394,7 @@ def summarise_bucket(
     for name in ("answer", "found"):
         rows = rows.set_column(rows.column_names.index(name), name, shown[name].take(at))
     given = rows.filter(pc.is_valid(at))
+    runs = pc.value_counts(given["run_id"]).to_pylist()
     items = reading_items(given) if failed_before else pa.array([], pa.string())
     questions, moved = list[QuestionRollup](), 0
     if digest is not None:
@@ -406,7 +407,7 @@ def summarise_bucket(
         "answered": items.filter(pc.is_in(items, value_set=pa.array(failed_before, pa.string()))).to_pylist(),
         "rollup": questions,
         "moved": moved,
-        "withheld": _withheld(given, withheld),
+        "withheld": {one["values"]: one["counts"] for one in runs if one["values"] in withheld},
         "fresh": {} if digest is None else _fresh(rows, answers, digest),
     }
 
@@ -418,11 +419,6 @@ def _sums(rows: pa.Table) -> dict[str, float]:
         name: sum((metric(answer, gold) for answer, gold in pairs if answer is not None), 0.0)
         for name, metric in METRICS.items()
     }
-
-
-def _withheld(given: pa.Table, withheld: frozenset[str]) -> dict[str, int]:
-    counts = pc.value_counts(given["run_id"]).to_pylist()
-    return {one["values"]: one["counts"] for one in counts if one["values"] in withheld}
 
 
 def _fresh(rows: pa.Table, answers: pa.Table, digest: DigestRuns) -> dict[str, QuestionQuality]:

@@ -190,7 +190,8 @@ def fit(recipe: Recipe, shape: ModelShape, machines: Machines) -> tuple[list[str
     best: tuple[list[str], TrainingPlan] | None = None
     size = max(1, round(float(recipe.pool.get("gpus", 1))))
     teacher = recipe.rollout.teacher
-    for ranks, placement in [(machines.gpus, "apart")] if teacher else _splits(machines.gpus):
+    apart = {machines.gpus} if teacher else {machines.gpus // 4, machines.gpus // 2, machines.gpus * 3 // 4} - {0}
+    for ranks, placement in [*([] if teacher else [(machines.gpus, "shared")]), *((part, "apart") for part in apart)]:
         engines = (machines.gpus if placement == "shared" else machines.gpus - ranks) // size
         if not engines and not teacher:
             continue
@@ -208,12 +209,6 @@ def fit(recipe: Recipe, shape: ModelShape, machines: Machines) -> tuple[list[str
         if not candidate.problems and (best is None or candidate.step_minutes < best[1].step_minutes):
             best = sets, candidate
     return best
-
-
-def _splits(gpus: int) -> Iterator[tuple[int, str]]:
-    yield gpus, "shared"
-    for ranks in {gpus // 4, gpus // 2, gpus * 3 // 4} - {0}:
-        yield ranks, "apart"
 
 
 def check_memory(recipe: Recipe, model: Path, accelerators: Iterable[str]) -> None:

@@ -102,11 +102,11 @@ def visible_answers(
 
 
 def _archive_ranks(corpus: Corpus, answers: pa.Table) -> pa.Array:
-    """Return ranks of answers over all documents, concatenated: one over those of now counts before a newer one."""
+    """Return ranks of answers over all documents: of several, that counts whose documents differ least from now's."""
     several = pc.count_distinct(answers["question"]).as_py() < answers.num_rows
     rows = answers.select(["reading_id", "scope", "stream", "content_hash"]).to_pylist() if several else []
-    changed = pa.array([*changed_since(corpus, rows)], answers["reading_id"].type)
-    return pc.if_else(pc.is_in(answers["reading_id"], changed), 0, 1)
+    ranks = {name: -(unread + gone) for name, (unread, gone) in _differences(corpus, rows).items()}
+    return pa.array([ranks.get(name, 0) for name in answers["reading_id"].to_pylist()], pa.int64())
 
 
 def question_ids(corpus: Corpus) -> dict[str, str]:
@@ -193,20 +193,29 @@ def archive_warnings(corpus: Corpus) -> list[str]:
 
 def changed_since(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, str]:
     """Return by reading_id the warnings of answers over all documents, where these are others now or are not known."""
-    result: dict[str, str] = {}
+    return {
+        name: f"of other documents than now: {unread:,} not read, {gone:,} gone or changed"
+        if gone < _UNKNOWN
+        else "its documents are not known: their list cannot be read"
+        for name, (unread, gone) in _differences(corpus, answers).items()
+        if unread or gone
+    }
+
+
+_UNKNOWN = 2**40
+"""More documents than any archive has: how many of a list that cannot be read are gone."""
+
+
+def _differences(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, tuple[int, int]]:
+    """Return for answers over all documents, by reading_id, how many of now were not read, and how many are gone."""
+    result: dict[str, tuple[int, int]] = {}
     if whole := [answer for answer in answers if answer["scope"] == "archive"]:
         texts = current_documents(corpus, ["content_hash"], ordered=False)["content_hash"]
     for answer in whole:
-        try:
-            read = pa.array(stream_of(corpus, answer), pa.string())
-        except (OSError, pa.ArrowInvalid):
-            read = pa.array([], pa.string())
+        read = pa.array(stream_of(corpus, answer), pa.string())
         pairs = ((texts, read), (read, texts))
         unread, gone = (len(some.filter(pc.invert(pc.is_in(some, value_set=others)))) for some, others in pairs)
-        if not len(read):
-            result[answer["reading_id"]] = "its documents are not known: their list cannot be read"
-        elif unread or gone:
-            result[answer["reading_id"]] = f"of other documents than now: {unread:,} not read, {gone:,} gone or changed"
+        result[answer["reading_id"]] = (unread, gone if len(read) else _UNKNOWN)
     return result
 
 

@@ -32,6 +32,7 @@ from pipelines.ask import ask
 from pipelines.harvest import harvest
 from pipelines.io import answers
 from pipelines.io.answers import answer_rows
+from pipelines.operate.check import check
 from pipelines.operate.dry_run import ask_dry_run
 from pipelines.report.page import build
 from pipelines.stages.ingest import ingest
@@ -149,6 +150,44 @@ def test_a_large_archive_that_grows_is_read_on(config, many):
     _take(config, many)
     again = ask("c", [OTTER], config, archive=True)
     assert again["readings"]["read_now"] == 1 and again["segments"] == COUNT + 3, "without its list it is read anew"
+
+
+@pytest.mark.parametrize("harm", ["cut off", "of others", "gone"])
+def test_a_list_that_is_damaged_or_gone_is_found_and_written_again(config, many, harm):
+    corpus = _take(config, many)
+    ask("c", [OTTER], config, archive=True)
+    assert check("c", config)["checked"]["archives"] == 1
+    (long,) = Table(corpus.store, "answers").read("c").to_pylist()
+    (path,) = corpus.store.list("streams")
+    relative = path.removeprefix(corpus.store.path(""))
+    if harm == "cut off":
+        corpus.store.write_bytes(corpus.store.read_bytes(relative)[:-30], relative)
+    elif harm == "of others":
+        corpus.store.write_part(pa.table({"content_hash": ["a" * 64] * COUNT}), relative)
+    else:
+        corpus.store.delete(path)
+    found = check("c", config)
+    assert found["found"] == {"archives": 1} and found["lasting"] == 1 and found["damages"][0]["item"] == relative
+    assert check("c", config, repair=True)["lasting"] == (harm == "gone")
+    found = check("c", config)
+    assert found["lasting"] == 1 and "it is gone; asking again" in found["damages"][0]["detail"]
+    (given,) = answer_rows(corpus)
+    assert given["warnings"] == ["its documents are not known: their list cannot be read"]
+    assert ask("c", [OTTER], config, archive=True)["readings"]["answered_before"] == 1
+    assert check("c", config)["found"] == {} and len(stream_of(corpus, long)) == COUNT
+    (given,) = answer_rows(corpus)
+    assert given["warnings"] == []
+
+
+def test_an_archive_with_a_damaged_list_can_grow(config, many):
+    corpus = _take(config, many)
+    ask("c", [OTTER], config, archive=True)
+    (path,) = corpus.store.list("streams")
+    corpus.store.write_bytes(b"PAR1 damaged", path.removeprefix(corpus.store.path("")))
+    texts = [json.loads(line)["text"] for line in many.read_text().splitlines()]
+    _write(many, [*texts, "Of the black stork."])
+    _take(config, many)
+    assert ask("c", [OTTER], config, archive=True)["readings"]["read_now"] == 1
 
 
 def test_a_large_archive_does_not_teach(config, many):

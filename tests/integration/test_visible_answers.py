@@ -198,9 +198,19 @@ def test_of_several_answers_over_all_documents_that_over_todays_is_shown(run, ho
         Table(run.store, "documents").append([last | {"state": "deleted", "seen_at": START + timedelta(days=9)}])
         assert shown() == "before"
         Table(run.store, "answers").delete(CORPUS, reading_id=["before"])
-        assert shown().startswith("changedof other documents than now"), "the newest, of those that are over others"
+        assert shown().startswith("changedof other documents than now: 0 not read, 1 gone"), "of equals the newest"
         service.index.clear()
         assert shown().startswith("changed")
+        some = {"narrow": today[:2], "narrow before": [today[0], "d" * 64]}  # a question about two documents
+        Table(run.store, "answers").delete(CORPUS, reading_id=["now", "changed"])
+        Table(run.store, "answers").append(
+            one
+            | {"reading_id": name, "answer": name, "content_hash": stable_hash(stream), "stream": stream}
+            | {"answered_at": START + timedelta(days=day), "found": True}
+            for day, (name, stream) in enumerate(some.items(), 3)
+        )
+        assert shown().startswith("narrowof other documents than now"), "what it read is as it was read"
+        Table(run.store, "answers").delete(CORPUS, reading_id=[*some])
         lost = one | {"reading_id": "lost", "answer": "lost", "content_hash": "e" * 64, "stream": [], "found": True}
         Table(run.store, "answers").append([lost | {"answered_at": START + timedelta(days=5)}])
         assert shown() == "lostits documents are not known: their list cannot be read"
