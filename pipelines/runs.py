@@ -49,7 +49,7 @@ _READ_NOW = (
     *("memories_cut", "engine_deaths", "carried_segments"),
 )
 """Counts in a summary of what its run has read."""
-_WITHHELD = "withheld: its digest has not passed the quality checks"
+WITHHELD = "withheld: its digest has not passed the quality checks"
 _COMPACTED = ("answers", "segmented", "quarantine", "runs")
 
 
@@ -122,7 +122,7 @@ def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str
     answers: dict[str, AnswerRow] = {row["reading_id"]: row for row in table.to_pylist()}
     withheld = withheld_runs(corpus)
     for row in answers.values():
-        row["warnings"] = [*([_WITHHELD] if row["run_id"] in withheld else ()), *(row["warnings"] or ())]
+        row["warnings"] = [*([WITHHELD] if row["run_id"] in withheld else ()), *(row["warnings"] or ())]
     counted = {row["reading_id"]: answers.get(row["answered_by"] or row["reading_id"]) for row in plan_rows}
     return {reading: answer for reading, answer in counted.items() if answer is not None}
 

@@ -97,7 +97,7 @@ class ScheduledRun:
     late: bool
     """Not done by the time at which it was due."""
     digest: Digest | None = None
-    """The last one of the scheduled run that came to its end, or its last one."""
+    """The last one that came to its end since one that began in time and did not; else its last one."""
 
     @property
     def problems(self) -> list[Problem]:
@@ -133,7 +133,9 @@ def _of_day(day: date, digests: Sequence[Digest], config: ScheduleConfig, now: d
     if not digests:
         over = now >= (due or config.window(day)[1])
         return ScheduledRun(day, "missing" if over else "to come", late=due is not None and now >= due)
-    ended = [digest for digest in digests if digest.has_ended]
+    in_time = [each for each in digests if due is None or each.started_at < due]
+    begun = max((place for place, each in enumerate(in_time, 1) if not each.has_ended), default=0)
+    ended = [digest for digest in digests[begun:] if digest.has_ended]
     digest = (ended or digests)[-1]
     # The first one that was done counts: a second digest at noon makes no scheduled run late.
     done = min((each.ended_at for each in ended if each.ended_at and not each.unread), default=None)

@@ -95,19 +95,14 @@ def _of_gold(gold: Sequence[str], other: str, match: str) -> Iterator[tuple[str,
         yield "the opposite", "no" if normalise(right) == "yes" else "yes"
         yield "undecided", "yes or no"
     if number := _NUMBER.search(right):
-        start, end = number.span()
-        for kind, digits in _other_numbers(number[0]):
-            yield kind, right[:start] + digits + right[end:]
+        before, digits, after = right[: number.start()], number[0], right[number.end() :]
+        yield "another number that contains it", f"{before}1{digits}{after}"
+        yield "another number that begins with it", f"{before}{digits}0{after}"
+        yield "the next number", f"{before}{int(digits) + 1}{after}"
         if right.strip() == number[0]:
             yield "a number among others", f"Chapter {number[0]} of {number[0]}0"
             yield "the number negated", f"-{number[0]}"
             yield "the point moved", f"{number[0][:-1] or '0'}.{number[0][-1]}"
-
-
-def _other_numbers(digits: str) -> Iterator[tuple[str, str]]:
-    yield "another number that contains it", f"1{digits}"
-    yield "another number that begins with it", f"{digits}0"
-    yield "the next number", str(int(digits) + 1)
 
 
 def _changed(text: str) -> str:

@@ -219,6 +219,11 @@ async def test_clients_of_the_api_are_told_of_withheld_answers_that_found_nothin
             assert streamed[:-1] == said_whole[:-1] and held in streamed[-1]
             about = await tools.ask("c", OTTER.text, AsyncMock(), documents=list(documents))
             assert about.found == found and held in about.warnings[-1]
+        assert (await tools.answers("c", document="room100.txt")).withheld == 40
+        rows = [*answer_rows(Corpus(store, "c"), about.run_id)]
+        cited = [await tools.evidence("c", row["reading_id"]) for row in rows]
+        assert [one.warnings for one in cited] == [row["warnings"] for row in rows]
+        assert sum("withheld: its digest" in "".join(one.warnings) for one in cited) == 40
     finally:
         await reader.stop()
 

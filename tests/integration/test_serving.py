@@ -152,6 +152,10 @@ def test_a_corpus_is_asked_in_a_run_and_not_read_twice(endpoint, config):
     assert again.usage.total_tokens == 0 and again.memagent["segments"] == 0 and again.memagent["found"] == 4
     chosen = client.chat.completions.create(model="corpus:docs", **said(), extra_body={"documents": ["doc[01].txt"]})
     assert chosen.choices[0].message.content == "doc0.txt: 1000" and chosen.memagent["readings"] == 2
+    stale = client.chat.completions.create(
+        model="corpus:docs", **said(), extra_body={"documents": ["doc2.txt", "gone.txt"]}
+    )
+    assert stale.choices[0].message.content == "doc2.txt: 1002" and stale.memagent["failed"] == 1
     few = client.chat.completions.create(model="corpus:docs", **said(), extra_body={"limit": 1})
     assert len(few.memagent["answers"]) == 1 and few.memagent["found"] == 4
     assert few.choices[0].message.content.splitlines()[1:] == ["... 3 more found (limit is 1)"]

@@ -263,6 +263,7 @@ def test_all_cite_what_people_marked_for_a_corrected_answer(run, home, tmp_path)
     for reading_id, name in ids.items():
         cited = answer_evidence(corpus, reading_id, 10)
         assert (cited.answer, [one.text for one in cited.passages]) == (name, expected[name])
+        assert cited.review == told[name].review == "corrected"
     report = load_run(run.store, RUN)
     listed = {ids[row.reading_id]: row for row in load_rows(report, []) if row.reading_id in ids}
     assert {name: [one["quote"] for one in row.evidence] for name, row in listed.items()} == expected

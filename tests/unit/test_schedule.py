@@ -60,6 +60,19 @@ def test_a_second_digest_makes_no_night_late_and_mends_a_bad_one():
     assert told(digest("24T02:00"), digest("24T11:00", status="stopped")) == {(24, "completed", False)}
 
 
+@pytest.mark.parametrize("left", [dict(status="stopped"), dict(status="paused", unread=9)])
+def test_a_digest_of_the_evening_hides_none_that_did_not_come_to_its_end(left):
+    evening, broken_off = digest("23T20:00"), digest("24T02:00", **left)
+    assert told(evening, broken_off) == {(24, "half-answered", True)}
+    early = datetime(2026, 11, 24, 5, tzinfo=UTC)
+    assert told(evening, broken_off, now=early) == {(24, "half-answered", False)}
+    assert told(evening, digest("24T02:00", status="running"), now=early) == {(24, "running", False)}
+    assert told(evening, broken_off, digest("24T03:00")) == {(24, "completed", False)}
+    assert told(evening, broken_off, digest("24T11:00", status="running")) == {(24, "running", True)}
+    assert told(evening, broken_off, digest("24T10:00")) == {(24, "completed", True)}
+    assert told(evening, broken_off, config=ScheduleConfig()) == {(24, "half-answered", False)}
+
+
 def test_where_nothing_is_due_nothing_is_late():
     config = ScheduleConfig()
     assert told(digest("24T02:00", 600), config=config) == {(24, "completed", False)}

@@ -25,11 +25,13 @@ from infra.store.buckets import buckets
 from infra.store.corpora import check_known, corpora, default_questions
 from infra.store.documents import current_documents, documents_count
 from infra.store.location import Corpus, Store
+from infra.store.runs import withheld_runs
 from memagent.config import Config
 from memagent.errors import MemagentError
 from memagent.version import __version__
 from pipelines.answers import Answer
 from pipelines.io.answers import GivenAnswer, answer_rows
+from pipelines.views.counts import corpus_counts
 from pipelines.web.api.protocol import About, ApiError, FoundAnswer
 from pipelines.web.api.reader import AnswerEvidence, HeldReader, answer_evidence, found_answer
 
@@ -69,6 +71,8 @@ class KnownAnswers(BaseModel):
     answers: list[KnownAnswer]
     more: bool
     """Whether there are others that match."""
+    withheld: int
+    """Newer answers of the whole corpus that quality checks withhold."""
 
 
 def anticipated(tool: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
@@ -133,8 +137,7 @@ class Tools:
         given = {"question": question, "document": document, "answer": answer}
         where = [(name, pattern) for name, pattern in given.items() if pattern is not None]
         where += [] if found is None else [("found", str(found))]
-        rows = await asyncio.to_thread(self._known, corpus, where, limit + 1)
-        return KnownAnswers(answers=rows[:limit], more=len(rows) > limit)
+        return await asyncio.to_thread(self._known, Corpus(self._store, corpus), where, limit)
 
     async def evidence(
         self,
@@ -165,9 +168,10 @@ class Tools:
         questions = [question.text for question in default_questions(corpus)]
         return CorpusInfo(corpus=name, documents=count, default_questions=questions)
 
-    def _known(self, name: str, where: list[tuple[str, str]], most: int) -> list[KnownAnswer]:
-        corpus = Corpus(self._store, name)
-        return [_known_answer(row) for row in islice(answer_rows(corpus, where=where), most)]
+    def _known(self, corpus: Corpus, where: list[tuple[str, str]], limit: int) -> KnownAnswers:
+        rows = [_known_answer(row) for row in islice(answer_rows(corpus, where=where), limit + 1)]
+        withheld = corpus_counts(corpus)["withheld"] if withheld_runs(corpus) else 0
+        return KnownAnswers(answers=rows[:limit], more=len(rows) > limit, withheld=withheld)
 
 
 def _known_answer(row: GivenAnswer) -> KnownAnswer:

@@ -21,7 +21,7 @@ from infra.store.corpora import check_known, corpora
 from infra.store.delta import Table
 from infra.store.feedback import Reviews
 from infra.store.location import Corpus, Store
-from infra.store.runs import RunSummary
+from infra.store.runs import RunSummary, withheld_runs
 from infra.store.schemas import AnswerRow
 from memagent.config import Config
 from memagent.errors import EmptyResponse, MemagentError, RequestError, UsageError
@@ -32,10 +32,11 @@ from memagent.records import Evidence, ReadingResult, Turn, half, reading_id, te
 from pipelines.answers import Answer, Answers
 from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
+from pipelines.runs import WITHHELD
 from pipelines.target import Target
 from pipelines.views.formatting import doubt
 from pipelines.views.passages import DocumentTexts, in_context, place_of
-from pipelines.views.visible_answers import Citations
+from pipelines.views.visible_answers import Citations, reader_warnings
 from pipelines.web.api.protocol import (
     About,
     ApiError,
@@ -65,6 +66,8 @@ class AnswerEvidence(BaseModel):
 
     question: str
     answer: str
+    review: str
+    warnings: list[str]
     passages: list[CitedPassage]
 
 
@@ -103,8 +106,10 @@ def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvide
             continue
         before, said, after = in_context(text, place_of(piece), around)
         passages.append(CitedPassage(place=place(Evidence(**piece)), before=before, text=said, after=after))
-    answer = review.answer if review else row["answer"]
-    return AnswerEvidence(question=row["question"], answer=answer, passages=passages)
+    answer, status = (review.answer, review.status) if review else (row["answer"], "")
+    warnings = [WITHHELD] if row["run_id"] in withheld_runs(corpus) else []
+    warnings += reader_warnings(row["warnings"], status)
+    return AnswerEvidence(question=row["question"], answer=answer, review=status, warnings=warnings, passages=passages)
 
 
 def found_answer(given: Answer | ReadingResult) -> FoundAnswer:
@@ -224,7 +229,7 @@ class CorpusReading:
         summary = self._summary
         assert summary is not None, "answers() has ended"
         counts = summary["readings"]
-        if counts["total"] and counts["failed"] == counts["total"]:
+        if counts["failed"] and counts["total"] and not self._answered:
             reasons = ", ".join(f"{reason} ({count})" for reason, count in summary["failures_by_reason"].items())
             raise MemagentError(f"all readings of run {summary['run_id']} failed: {reasons}")
         if not counts["total"]:

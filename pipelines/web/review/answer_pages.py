@@ -290,6 +290,7 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
         verdicts = service.verdicts(item)
         failed = item.state == "failed"
         quote = "" if failed else _quote(service, item, verdicts)
+        of_reader, of_text = (text.split("; ") if text else [] for text in (item.warnings, document["warnings"]))
         yield {
             "corpus": item.corpus,
             "document": document["doc_id"],
@@ -300,7 +301,7 @@ def exported_rows(service: ReviewService, chosen: Filter, reviewer: str, address
             "review": "" if item.review == "open" else item.review,
             "engine_answer": "" if failed else item.answer,
             "found": None if failed else item.state == "found",
-            "warnings": [f"failed: {item.answer}"] if failed else _warnings(item, document),
+            "warnings": [f"failed: {item.answer}"] if failed else [*reader_warnings(of_reader, item.review), *of_text],
             "quote": quote,
             "run_id": item.run_id,
             "reading_id": item.reading_id,
@@ -331,11 +332,6 @@ def _documents(
         own = {"doc_id": item.doc_id, "title": item.title, "warnings": "; ".join(service.outdated(item))}
         found = [] if item.state == "failed" else _sources(service, item, item.content_hash)
         yield from ((item, document) for document in [each for each in found if each["present"]] or [own])
-
-
-def _warnings(item: ListedAnswer, document: Mapping[str, str]) -> list[str]:
-    of_reader, of_text = (text.split("; ") if text else [] for text in (item.warnings, document["warnings"]))
-    return [*reader_warnings(of_reader, item.review), *of_text]
 
 
 def export(request: Request) -> Response:
