@@ -197,7 +197,7 @@ def forget(
         does = "would forget" if dry_run else "forgot"
         typer.echo(
             f"{corpus}: {does} {plural(summary['documents_count'], 'document')}, {plural(summary['texts'], 'text')}, "
-            f"{summary['readings']:,} readings and {summary['training_rows']:,} training rows"
+            f"{plural(summary['readings'], 'reading')} and {plural(summary['training_rows'], 'training row')}"
         )
         if summary["kept_texts"]:
             typer.echo(
