@@ -233,7 +233,7 @@ def _raw(endpoint, method, path, body=None, host=None):
 
 
 def test_a_client_that_goes_ends_its_reading_and_too_many_are_told_to_come_again(tmp_path, config, options):
-    slow = [*options, "--set=engine.scripted_delay=600", "--at-once=2"]
+    slow = [*options, "--set=engine.scripted_delay=3000", "--at-once=2"]
     with serving(tmp_path, config.store, first_port(31_000, 400, 1), slow) as endpoint:
         create = endpoint.client().chat.completions.create
         text = create(model="memagent", **said(), stream=True, extra_body={"document": TEXT})
