@@ -63,7 +63,8 @@ def _digests(corpus: Corpus, since: datetime) -> Iterator[Digest]:
         yield Digest(
             row["run_id"],
             row["started_at"],
-            row["ended_at"],
+            # Where another run did the rest of a paused one, that is when all was done.
+            None if readings.get("unread") and row["status"] == "completed" else row["ended_at"],
             status=_verdict(corpus, row, {**summary, "failures_by_reason": {"": failed[row["run_id"]]}}),
             readings=readings.get("total", 0),
             failed=failed[row["run_id"]],

@@ -274,15 +274,10 @@ def answers_table(console: Console, rows: Sequence["GivenAnswer"]) -> None:
     console.print(table)
 
 
-def _reviewed(row: "GivenAnswer") -> str:
-    """Say what people said of an answer; empty: nothing."""
-    by = f" by {', '.join(row['reviewed_by'])}" if row["reviewed_by"] else ""
-    return f"{row['review']}{by}" if row["review"] else ""
-
-
 def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
     """Return an answer's document, question, answer, evidence (its first quote) and warnings, a line each."""
     place = next((place for place in row["evidence"] if place["quote"]), None) or next(iter(row["evidence"]), None)
+    review = " by ".join(filter(None, [row["review"], ", ".join(row["reviewed_by"])]))
     where = "" if row["document"] or place is None else place["document"]
     quote = cited(place["quote"], place["page"], verbatim=place["verbatim"], document=where) if place else ""
     found = Text(one_line(row["answer"]), style="bold") if row["found"] else Text("not found", style="dim italic")
@@ -291,7 +286,7 @@ def answer_cells(row: "GivenAnswer") -> dict[str, Text]:
         "question": Text(one_line(row["question"]), style="dim"),
         "answer": found,
         "evidence": Text(quote, style="dim"),
-        "warning": Text(one_line("; ".join(filter(None, [_reviewed(row), *row["warnings"]]))), style="yellow"),
+        "warning": Text(one_line("; ".join(filter(None, [review, *row["warnings"]]))), style="yellow"),
     }
 
 

@@ -202,8 +202,7 @@ def changed_since(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, str
     }
 
 
-_UNKNOWN = 2**40
-"""More documents than any archive has: how many of a list that cannot be read are gone."""
+_UNKNOWN = 2**40  # more documents than any archive has: how many are gone of a list that cannot be read
 
 
 def _differences(corpus: Corpus, answers: Sequence[AnswerRow]) -> dict[str, tuple[int, int]]:

@@ -39,6 +39,7 @@ from pipelines.stages.ingest import ingest
 from pipelines.target import Target
 from pipelines.web.access import Access
 from pipelines.web.address import Address
+from pipelines.web.api.reader import answer_evidence
 from pipelines.web.review.answer_pages import exported_rows
 from pipelines.web.review.listing import Filter
 from tests.support.review_service import PORT, Person, home, review_service_on
@@ -123,7 +124,7 @@ def test_an_answer_over_documents_that_have_changed_since_says_so(config, many, 
     _take(config, many)
     (given,) = answer_rows(corpus)
     said = "of other documents than now: 2 not read, 1 gone or changed"
-    assert given["warnings"] == [said]
+    assert given["warnings"] == [said] == answer_evidence(corpus, given["reading_id"], 10).warnings
     with review_service_on(corpus.store, home) as service:
         (row,) = exported_rows(service, Filter(), "ann", "http://here")
         assert row["warnings"] == [said]

@@ -2,7 +2,9 @@
 
 import json
 from datetime import timedelta
+from unittest.mock import AsyncMock
 
+import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
@@ -12,13 +14,19 @@ from infra.store.location import Corpus
 from infra.store.schemas import now
 from infra.store.turns import turns, unfinished_runs
 from memagent.config import load_config
-from memagent.errors import UsageError
+from memagent.errors import RequestError, UsageError
+from memagent.quality.schedule import ScheduleConfig
 from pipelines.ask import ask, digest
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
 from pipelines.operate.cost import REST, cost
 from pipelines.operate.status import find_run
+from pipelines.schedule import scheduled_runs_of
 from pipelines.stages.ingest import ingest
+from pipelines.web.api.app import _Endpoint
+from pipelines.web.api.mcp_server import Tools
+from pipelines.web.api.protocol import ChatRequest
+from pipelines.web.api.reader import HeldReader
 from tests.support.archives import HERON, OTTER, write_archive
 
 
@@ -62,6 +70,32 @@ def test_a_run_ends_when_its_budget_is_spent_and_the_next_ones_read_the_rest_onc
     assert len(log) == first["conversations"] + last["conversations"]
     statuses = Table(store, "runs").read("c", ["status"])["status"].to_pylist()
     assert statuses == ["completed", "completed"] and unfinished_runs(corpus) == []
+    night = first["run_id"]  # of a date of its own
+    (row,) = Table(store, "runs").read("c", filters=pc.field("run_id") == night).to_pylist()
+    earlier = {name: row[name] - timedelta(days=1) for name in ("started_at", "ended_at")}
+    Table(store, "runs").upsert([{**row, **earlier}])
+    due = (earlier["started_at"] + timedelta(hours=6)).strftime("%H:%M")
+    told = scheduled_runs_of(corpus, ScheduleConfig(due=due), 5)
+    assert [(one["state"], one["late"]) for one in told] == [("completed", False), ("completed", True)]
+
+
+async def test_clients_of_the_api_are_told_what_the_budget_left(store, archive, model_folder):
+    slow = settings(store, model_folder, engine__scripted_delay=0.4, pool__inflight=2, cost__budget="2ktok")
+    reader = HeldReader(slow)
+    endpoint, tools = _Endpoint(reader, at_once=1, most_bytes=2**20), Tools(slow, reader)
+    await reader.start()
+    try:
+        chat = ChatRequest(model="corpus:c", messages=[{"role": "user", "content": OTTER.text}], limit=100)
+        whole = await endpoint._whole(chat, await reader.reading(chat))
+        about, said = whole["memagent"], whole["choices"][0]["message"]["content"]
+        left = f"without an answer: the budget is spent ({about['unread']})"
+        assert 0 < about["unread"] < about["readings"] == 24 and said.splitlines()[-1] == left in about["warnings"]
+        narrow = await tools.ask("c", HERON.text, AsyncMock())
+        assert narrow.unread and f"the budget is spent ({narrow.unread})" in narrow.warnings[-1]
+        with pytest.raises(RequestError, match=r"came to its end: the budget is spent \(1\): ask again"):
+            await tools.ask("c", "Who is the heron?", AsyncMock(), archive=True)
+    finally:
+        await reader.stop()
 
 
 def test_every_number_is_counted_once_however_it_is_cut(store, archive, model_folder):

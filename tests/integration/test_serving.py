@@ -155,7 +155,9 @@ def test_a_corpus_is_asked_in_a_run_and_not_read_twice(endpoint, config):
     stale = client.chat.completions.create(
         model="corpus:docs", **said(), extra_body={"documents": ["doc2.txt", "gone.txt"]}
     )
-    assert stale.choices[0].message.content == "doc2.txt: 1002" and stale.memagent["failed"] == 1
+    said_stale = "without an answer: no-document (1)"
+    assert stale.choices[0].message.content == f"doc2.txt: 1002\n{said_stale}" and stale.memagent["failed"] == 1
+    assert stale.memagent["warnings"][-1] == said_stale
     few = client.chat.completions.create(model="corpus:docs", **said(), extra_body={"limit": 1})
     assert len(few.memagent["answers"]) == 1 and few.memagent["found"] == 4
     assert few.choices[0].message.content.splitlines()[1:] == ["... 3 more found (limit is 1)"]

@@ -171,7 +171,7 @@ class _Endpoint:
 
     def _closing(self, ended: Ended, said: str) -> str:
         nothing = f"{self._reader.not_found}{doubt('', ended.about.warnings)}"
-        return f"\n{ended.withheld}".rstrip() if said else nothing
+        return f"\n{ended.says}".rstrip() if said else nothing
 
     async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
         async with aclosing(self._lines(chat, reading)) as lines:

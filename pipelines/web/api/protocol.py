@@ -322,6 +322,8 @@ class About(BaseModel):
     found: int = 0
     failed: int = 0
     """Their reasons are in the corpus's quarantine."""
+    unread: int = 0
+    """Not read, since the budget was spent; the same question goes on with them."""
     segments: int = 0
     """Segments read now."""
     conversations: int = 0

@@ -36,7 +36,7 @@ from pipelines.runs import WITHHELD
 from pipelines.target import Target
 from pipelines.views.formatting import doubt
 from pipelines.views.passages import DocumentTexts, in_context, place_of
-from pipelines.views.visible_answers import Citations, reader_warnings
+from pipelines.views.visible_answers import Citations, changed_since, reader_warnings
 from pipelines.web.api.protocol import (
     About,
     ApiError,
@@ -108,7 +108,7 @@ def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvide
         passages.append(CitedPassage(place=place(Evidence(**piece)), before=before, text=said, after=after))
     answer, status = (review.answer, review.status) if review else (row["answer"], "")
     warnings = [WITHHELD] if row["run_id"] in withheld_runs(corpus) else []
-    warnings += reader_warnings(row["warnings"], status)
+    warnings += [*reader_warnings(row["warnings"], status), *changed_since(corpus, rows).values()]
     return AnswerEvidence(question=row["question"], answer=answer, review=status, warnings=warnings, passages=passages)
 
 
@@ -133,8 +133,8 @@ class Ended:
     about: About
     usage: TokenUsage
     finish_reason: str = "stop"
-    withheld: str = ""
-    """Says which of the answers are withheld; empty: none."""
+    says: str = ""
+    """Which of the answers are withheld, and why others are lacking; empty: none."""
 
 
 class TextReading:
@@ -229,17 +229,22 @@ class CorpusReading:
         summary = self._summary
         assert summary is not None, "answers() has ended"
         counts = summary["readings"]
-        if counts["failed"] and counts["total"] and not self._answered:
-            reasons = ", ".join(f"{reason} ({count})" for reason, count in summary["failures_by_reason"].items())
-            raise MemagentError(f"all readings of run {summary['run_id']} failed: {reasons}")
         if not counts["total"]:
             raise RequestError("no document of the corpus is one of `documents`")
+        unread = counts.get("unread", 0)
+        reasons = summary["failures_by_reason"] | {"the budget is spent": unread}
+        lacking = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items() if count)
+        says = [f"without an answer: {lacking}"] if lacking else []
+        if lacking and not self._answered:
+            said = f"no reading of run {summary['run_id']} came to its end: {lacking}"
+            # A client sends again what a server failed at, and each time a budget would be spent.
+            raise RequestError(f"{said}: ask again to go on") if unread else MemagentError(said)
         read = {name: summary[name] for name in ("segments", "conversations", "run_id")}
-        read |= {"readings": counts["total"], "found": counts["found"], "failed": counts["failed"]}
-        withheld = summary["withheld_answers"]["says"] if "withheld_answers" in summary else ""
-        warnings = [*self._about.warnings, *filter(None, [withheld])]
+        read |= {"readings": counts["total"], **{name: counts[name] for name in ("found", "failed")}, "unread": unread}
+        says += [summary["withheld_answers"]["says"]] if "withheld_answers" in summary else []
+        warnings = [*self._about.warnings, *says]
         usage = TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"])
-        return Ended(self._about.model_copy(update={**read, "warnings": warnings}), usage, withheld=withheld)
+        return Ended(self._about.model_copy(update={**read, "warnings": warnings}), usage, says="\n".join(says))
 
     def line(self, answer: FoundAnswer) -> str:
         """Return the document and its answer, or the answer of all documents, concatenated, with its warnings."""
