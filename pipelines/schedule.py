@@ -33,7 +33,7 @@ class ScheduledRunStatus(TypedDict):
     late: bool
     run_id: str
     ended_at: str
-    """Empty: it has not ended."""
+    """Empty: it has not ended, or another run did the rest."""
     readings: int
     failed: int
     unread: int
@@ -63,7 +63,7 @@ def _digests(corpus: Corpus, since: datetime) -> Iterator[Digest]:
         yield Digest(
             row["run_id"],
             row["started_at"],
-            # Where another run did the rest of a paused one, that is when all was done.
+            # A paused one of which another run did the rest is not done when it ended, but with that run.
             None if readings.get("unread") and row["status"] == "completed" else row["ended_at"],
             status=_verdict(corpus, row, {**summary, "failures_by_reason": {"": failed[row["run_id"]]}}),
             readings=readings.get("total", 0),

@@ -59,10 +59,7 @@ def stream_of(corpus: Corpus, row: AnswerRow | PlannedReading) -> list[str]:
 
 
 def checked_streams(corpus: Corpus, names: Collection[str]) -> dict[str, str]:
-    """Return what is wrong with each list that is there or has one of some names, by path; empty: nothing.
-
-    A list is named by its hash, and held whole.
-    """
+    """Return by path what is wrong with the lists that are there, and with those of some names; empty: nothing."""
     found = {corpus.store.path(*_parts(corpus, name)): "it is gone" for name in names}
     for path in corpus.store.list("streams", corpus.name):
         name = path.rsplit("/", 1)[-1].removesuffix(".parquet")

@@ -74,6 +74,7 @@ class Digest:
     run_id: str
     started_at: datetime
     ended_at: datetime | None
+    """None: it has not ended, or another run did the rest."""
     status: Literal["running", "completed", "completed with warnings", "failed", "paused", "stopped"]
     """As its row has it, without the failed readings that have an answer since; stopped: its process is gone."""
     readings: int = 0

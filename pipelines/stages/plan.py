@@ -220,15 +220,15 @@ def plan_bucket(
         corpus, reader, pending, unfinished=unfinished, grown=asked.grown, streams=asked.stream, reread=request.reread
     )
     rows = mark_continued(rows, past)
-    files: dict[str, str] = {}
+    files, unread = defaultdict[str, str](str), {row["content_hash"] for row in left}
     if request.guess is None:
         write_plan(corpus.store, request.run_id, bucket, rows)
         for content_hash, documents in asked.streams.items():
             write_stream(corpus, content_hash, documents)
-            if content_hash in {row["content_hash"] for row in left}:
+            if content_hash in unread:
                 files[content_hash] = write_places(corpus.store, request.run_id, content_hash, documents)
     places = asked.places_of(row["content_hash"] for row in pending.values() if row["scope"] == "document")
-    items = [_item(row, places, files, past.get(reading, [])) for reading, row in pending.items()]
+    items = [_item(row, places, files[row["content_hash"]], past.get(name, [])) for name, row in pending.items()]
     continued = rows.filter(pc.equal(rows["state"], "continued"))
     counts = {
         "documents": asked.documents if request.chosen is None else pc.count_distinct(rows["doc_id"]).as_py(),
@@ -248,10 +248,8 @@ def plan_bucket(
     }
 
 
-def _item(
-    row: PlannedReading, places: Mapping[str, SegmentRange], files: Mapping[str, str], past: list[Turn]
-) -> WorkItem:
-    """Return the work of a reading; `files` have the places of archives, by content hash."""
+def _item(row: PlannedReading, places: Mapping[str, SegmentRange], stream: str, past: list[Turn]) -> WorkItem:
+    """Return the work of a reading; `stream` is the file with the places of an archive."""
     spans = {turn.span: turn.step + 1 for turn in past if turn.kind in ("update", "carried")}
     origin, carried_segments = carried_from(past)
     return {
@@ -263,7 +261,7 @@ def _item(
         "item": reading_item(row),
         "documents": row["documents"],
         "places": [segment_range(places[row["content_hash"]])] if row["scope"] == "document" else [],
-        "stream": files.get(row["content_hash"], ""),
+        "stream": stream,
         "past": json.dumps([asdict(turn) for turn in past]) if past else "",
         "left": max(0, row["segments"] - sum(spans.values())),
         "carried_from": origin,

@@ -190,8 +190,9 @@ def fit(recipe: Recipe, shape: ModelShape, machines: Machines) -> tuple[list[str
     best: tuple[list[str], TrainingPlan] | None = None
     size = max(1, round(float(recipe.pool.get("gpus", 1))))
     teacher = recipe.rollout.teacher
-    apart = {machines.gpus} if teacher else {machines.gpus // 4, machines.gpus // 2, machines.gpus * 3 // 4} - {0}
-    for ranks, placement in [*([] if teacher else [(machines.gpus, "shared")]), *((part, "apart") for part in apart)]:
+    parts = {machines.gpus // 4, machines.gpus // 2, machines.gpus * 3 // 4} - {0}
+    splits = [(machines.gpus, "shared"), *((part, "apart") for part in parts)]
+    for ranks, placement in [(machines.gpus, "apart")] if teacher else splits:
         engines = (machines.gpus if placement == "shared" else machines.gpus - ranks) // size
         if not engines and not teacher:
             continue

@@ -170,8 +170,7 @@ class _Endpoint:
             yield None, f"... {more:,} more found (limit is {chat.limit:,})"
 
     def _closing(self, ended: Ended, said: str) -> str:
-        nothing = f"{self._reader.not_found}{doubt('', ended.about.warnings)}"
-        return f"\n{ended.says}".rstrip() if said else nothing
+        return f"\n{ended.says}".rstrip() if said else f"{self._reader.not_found}{doubt('', ended.about.warnings)}"
 
     async def _whole(self, chat: ChatRequest, reading: Reads) -> dict[str, object]:
         async with aclosing(self._lines(chat, reading)) as lines:

@@ -331,7 +331,7 @@ class About(BaseModel):
     """Of a corpus: the run in the store."""
     policy_id: str = ""
     warnings: list[str] = Field(default_factory=list)
-    """What speaks against all answers to the question, those that are not found among them; and which are withheld."""
+    """What speaks against all answers to the question, also those that are not found; which are withheld or lacking."""
     messages_not_read: int = 0
     """System and assistant messages, and what precedes a question whose document is given."""
 

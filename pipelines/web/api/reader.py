@@ -67,7 +67,9 @@ class AnswerEvidence(BaseModel):
     question: str
     answer: str
     review: str
+    """As in `FoundAnswer`."""
     warnings: list[str]
+    """What speaks against the answer; whether it is withheld, or over other documents than now."""
     passages: list[CitedPassage]
 
 
@@ -240,7 +242,7 @@ class CorpusReading:
             # A client sends again what a server failed at, and each time a budget would be spent.
             raise RequestError(f"{said}: ask again to go on") if unread else MemagentError(said)
         read = {name: summary[name] for name in ("segments", "conversations", "run_id")}
-        read |= {"readings": counts["total"], **{name: counts[name] for name in ("found", "failed")}, "unread": unread}
+        read |= {"readings": counts["total"], "found": counts["found"], "failed": counts["failed"], "unread": unread}
         says += [summary["withheld_answers"]["says"]] if "withheld_answers" in summary else []
         warnings = [*self._about.warnings, *says]
         usage = TokenUsage.of(summary["prompt_tokens"], summary["cached_tokens"], summary["output_tokens"])
