@@ -314,10 +314,8 @@ _SEPARATOR = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 def _delimiter(text: str, needed: Sequence[str]) -> str:
     header = text[: text.find("\n") + 1 or len(text)].strip("\r\n")
-    for mark in (",", ";", "\t"):
-        if set(needed) <= {name.strip(' "') for name in header.split(mark)}:
-            return mark
-    return ","
+    fits = (mark for mark in ",;\t" if set(needed) <= {name.strip(' "') for name in header.split(mark)})
+    return next(fits, ",")
 
 
 _KEYS = {"id", "question", "answers", "documents"}

@@ -1,5 +1,6 @@
 """Answers from Python: as they are found, and as tables of pandas, Polars and Arrow."""
 
+import logging
 import math
 import sys
 import threading
@@ -38,6 +39,7 @@ _EVERY = 0.5
 """Seconds between two pictures."""
 _CHARS = 300
 """Of a quote."""
+_log = logging.getLogger("memagent.ask")
 _CELL = 'style="text-align:left;vertical-align:top"'
 
 
@@ -215,6 +217,12 @@ class Answer:
         return cls(**fields, evidence=evidence, warnings=tuple(row["warnings"]))
 
 
+def unanswered(run: RunSummary) -> str:
+    """Return why readings of a run have no answer, with their numbers; empty: all have one."""
+    reasons = run["failures_by_reason"] | {"the budget is spent": run["readings"].get("unread", 0)}
+    return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items() if count)
+
+
 class AnswerTable:
     """Answers in the store: of a run, or the newest of a corpus. Rows are read as they are asked for."""
 
@@ -259,16 +267,15 @@ class Answers(AnswerTable):
         begin: Callable[[Callable[[], None]], object] = _TURNS.put,
     ) -> None:
         """Begin the run; see `pipelines.archive.Archive.ask`. `begin` has it run in a thread."""
-        run_id = request.run_id or new_run_id()
-        super().__init__(asked.corpus, run_id)
-        self._run_id = run_id
+        self._run_id = request.run_id or new_run_id()
+        super().__init__(asked.corpus, self._run_id)
         self._news = threading.Condition()
         self._told: list[DataFile | None] = []
         """None: the plan is written, and with it what earlier runs have answered; then the files of new answers."""
         self._stopped, self._ended = False, False
         self._summary: RunSummary | None = None
         self._error: BaseException | None = None
-        self._request = replace(request, run_id=run_id, watch=self)
+        self._request = replace(request, run_id=self._run_id, watch=self)
         shown = progress_display(progress)
         begin(partial(self._run, asked, shown))
 
@@ -342,6 +349,8 @@ class Answers(AnswerTable):
                 self._request.engine.check()  # it may have waited for its turn
             with shown as show:
                 self._summary = ask_target(asked, self._request, show)
+            if lacking := unanswered(self._summary):
+                _log.warning("run %s: without an answer: %s; asking again goes on with them", self._run_id, lacking)
         except BaseException as error:  # raised where the answers are waited for
             self._error = error
         finally:

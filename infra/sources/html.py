@@ -503,7 +503,10 @@ def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``, or as `infra.sources.html.parse_html`.
     """
     with opened(stream, request, "book", ".epub") as archive:
-        if _ENCRYPTION in archive.namelist() and not _only_fonts(archive):
+        if _ENCRYPTION in archive.namelist() and any(
+            method.get("Algorithm") not in _FONTS
+            for method in xml(archive.read(_ENCRYPTION)).iter("{*}EncryptionMethod")
+        ):
             raise SourceError("encrypted", "it is protected against copying; get it without protection")
         package = next(xml(archive.read(_CONTAINER)).iter("{*}rootfile")).get("full-path", "")
         book = xml(archive.read(package))
@@ -540,8 +543,3 @@ def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: Pars
             (chapter,) = parse_html(BytesIO(page), request, styles=styles)
             if text := chapter.text.strip("\n"):
                 yield text
-
-
-def _only_fonts(archive: zipfile.ZipFile) -> bool:
-    methods = xml(archive.read(_ENCRYPTION)).iter("{*}EncryptionMethod")
-    return all(method.get("Algorithm") in _FONTS for method in methods)

@@ -114,7 +114,10 @@ def policy(store: Store, wanted: str) -> PolicyRow:
         matching = [row for row in rows if row["status"] == "promoted" and lineage in ("", row["name"])]
     else:
         matching = [row for row in rows if row["policy_id"] == wanted] or [
-            row for row in rows if version and _begins(row["policy_id"], lineage, version)
+            row
+            for row in rows
+            for name, _, known in [row["policy_id"].rpartition("@")]
+            if version and lineage in ("", name) and known.startswith(version)
         ]
     if len(matching) == 1:
         return matching[0]
@@ -277,11 +280,6 @@ def _find(store: Store, rows: list[PolicyRow], policy_id: str) -> PolicyRow:
         if row["policy_id"] == policy_id:
             return row
     raise UsageError(f"no policy {policy_id!r} in {store.url}. There are: {_listed(rows) or 'none'}.")
-
-
-def _begins(policy_id: str, lineage: str, version: str) -> bool:
-    name, _, known = policy_id.rpartition("@")
-    return lineage in ("", name) and known.startswith(version)
 
 
 def _listed(rows: list[PolicyRow]) -> str:

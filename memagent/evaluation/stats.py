@@ -293,9 +293,7 @@ def _spread(sums: Floats, sizes: Floats, middle: float) -> float:
 
 @lru_cache(maxsize=2)
 def _patterns(n: int) -> Floats:
-    bits = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-    signs: Floats = (1 - 2 * bits).astype(np.float64)
-    return signs
+    return np.asarray(1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1), np.float64)
 
 
 @lru_cache(maxsize=2)

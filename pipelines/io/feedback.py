@@ -148,7 +148,10 @@ def _add(
     new = [row for row in rows if stored.get((row["corpus"], row["reading_id"])) != (row["verdict"], row["answer"])]
     table.insert_new(new)
     corpora = sorted({row["corpus"] for row in rows})
-    disputes = {name: _disputed(Corpus(store, name)) for name in corpora}
+    disputes = {
+        name: sum(disputed(current(each.verdict for each in same)) for same in judged(Corpus(store, name)).values())
+        for name in corpora
+    }
     return {
         "kind": "feedback",
         "corpus": corpora,
@@ -161,10 +164,6 @@ def _add(
         "unknown_readings": len(unknown),
         "unknown": [f"{verdict.where}: {verdict.reading_id}" for verdict in unknown[:_MOST_SHOWN]],
     }
-
-
-def _disputed(corpus: Corpus) -> int:
-    return sum(disputed(current(each.verdict for each in same)) for same in judged(corpus).values())
 
 
 def _verdict(where: str, row: Json) -> FileVerdict | None:

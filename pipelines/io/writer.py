@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
+from tempfile import gettempdir
 from typing import IO, Any
 
 import pyarrow as pa
@@ -159,19 +160,23 @@ def write_xlsx(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[
     Texts are texts, also those that begin like a formula; what is typed over one in Excel stays text, too. Times are
     written in UTC, and a `Link` as one that can be clicked, as far as a sheet has room for links.
     """
+    from lxml.etree import SerialisationError  # type: ignore[import-untyped]
     from openpyxl import Workbook
 
     book = Workbook(write_only=True)
     waiting, full = iter(rows), True
-    while full:
-        sheet = book.create_sheet("answers")
-        sheet.freeze_panes = "A2"
-        try:
-            full = _fill(sheet, names, waiting)
-        except BaseException:
-            sheet.close()  # ends its file, which would complain of it when it is collected
-            raise
-    book.save(file)
+    try:
+        while full:
+            sheet = book.create_sheet("answers")
+            sheet.freeze_panes = "A2"
+            try:
+                full = _fill(sheet, names, waiting)
+            except BaseException:
+                sheet.close()  # ends its file, which would complain of it when it is collected
+                raise
+        book.save(file)
+    except SerialisationError as error:
+        raise OSError(f"openpyxl writes it in {gettempdir()} first, which fails: {error}") from error
 
 
 def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) -> bool:

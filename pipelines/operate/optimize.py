@@ -102,15 +102,12 @@ def _compact_runs(corpus: Corpus, show: Progress | None) -> int:
                 show({"stage": "turn log", "run": run_id})
             runs += bool(compact_turns(corpus, run_id))
             delete_work(store, run_id)
-    for run_id in _broken_off(corpus):  # those that read nothing have no turn log
-        delete_work(store, run_id)
+    # Of runs that ended before their end: what they left between two stages is nobody's, and they may have no turn log.
+    rows = Table(store, "runs").read(corpus.name, ["run_id"], pc.field("status").isin(["running", "stopped"]))
+    for run_id in rows["run_id"].to_pylist():
+        if not is_alive(store, run_id):
+            delete_work(store, run_id)
     return runs
-
-
-def _broken_off(corpus: Corpus) -> list[str]:
-    """Return the ids of a corpus's runs that ended before their end: what they left between two stages is nobody's."""
-    rows = Table(corpus.store, "runs").read(corpus.name, ["run_id"], pc.field("status").isin(["running", "stopped"]))
-    return [run_id for run_id in rows["run_id"].to_pylist() if not is_alive(corpus.store, run_id)]
 
 
 def compact_turns(corpus: Corpus, run_id: str) -> int:

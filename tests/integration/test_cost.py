@@ -16,6 +16,7 @@ from infra.store.turns import turns, unfinished_runs
 from memagent.config import load_config
 from memagent.errors import RequestError, UsageError
 from memagent.quality.schedule import ScheduleConfig
+from pipelines.archive import Archive
 from pipelines.ask import ask, digest
 from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
@@ -77,6 +78,12 @@ def test_a_run_ends_when_its_budget_is_spent_and_the_next_ones_read_the_rest_onc
     due = (earlier["started_at"] + timedelta(hours=6)).strftime("%H:%M")
     told = scheduled_runs_of(corpus, ScheduleConfig(due=due), 5)
     assert [(one["state"], one["late"]) for one in told] == [("completed", False), ("completed", True)]
+
+
+def test_a_loop_from_python_logs_what_the_budget_left(store, archive, model_folder, caplog):
+    slow = settings(store, model_folder, engine__scripted_delay=0.4, pool__inflight=2, cost__budget="2ktok")
+    given = len(list(Archive("c", config=slow).ask(OTTER.text)))
+    assert 0 < given < 24 and f"without an answer: the budget is spent ({24 - given})" in caplog.text
 
 
 async def test_clients_of_the_api_are_told_what_the_budget_left(store, archive, model_folder):

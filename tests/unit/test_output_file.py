@@ -1,10 +1,12 @@
 """Files that commands write for their users."""
 
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+
 import pytest
 
 from memagent.errors import UsageError
 from pipelines.io.answers import write_answers
-from pipelines.io.writer import output_file
+from pipelines.io.writer import output_file, write_xlsx
 
 
 def test_a_file_is_put_in_place_whole_and_its_folders_are_made(tmp_path):
@@ -29,6 +31,18 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     for place, says in [(tmp_path, "is a folder"), (tmp_path / "file" / "x.csv", "cannot be written"), ("", "folder")]:
         with pytest.raises(UsageError, match=says):
             write_answers([], "csv", type(tmp_path)(place))
+
+
+def test_a_workbook_that_the_temporary_folder_has_no_room_for_is_said(tmp_path):
+    before = getrlimit(RLIMIT_FSIZE)
+    says = pytest.raises(UsageError, match=r"cannot be written: openpyxl writes it in /.* first, which fails")
+    with says, output_file(tmp_path / "a.xlsx") as aside, aside.open("wb") as file:
+        setrlimit(RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            write_xlsx(["a"], ([f"a text {number}"] for number in range(20_000)), file)
+        finally:
+            setrlimit(RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_format_is_that_of_the_files_name(tmp_path):

@@ -29,7 +29,7 @@ from memagent.questions import ask as make_question
 from memagent.reading.conversations import ListStream, ReadingRequest, ReadingSpec
 from memagent.reading.segmenting import segments
 from memagent.records import Evidence, ReadingResult, Turn, half, reading_id, text_hash
-from pipelines.answers import Answer, Answers
+from pipelines.answers import Answer, Answers, unanswered
 from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
 from pipelines.runs import WITHHELD
@@ -234,8 +234,7 @@ class CorpusReading:
         if not counts["total"]:
             raise RequestError("no document of the corpus is one of `documents`")
         unread = counts.get("unread", 0)
-        reasons = summary["failures_by_reason"] | {"the budget is spent": unread}
-        lacking = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items() if count)
+        lacking = unanswered(summary)
         says = [f"without an answer: {lacking}"] if lacking else []
         if lacking and not self._answered:
             said = f"no reading of run {summary['run_id']} came to its end: {lacking}"
