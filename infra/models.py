@@ -112,8 +112,9 @@ def changed_files(folder: Path) -> list[str]:
 def fetch_folder(store: Store, path: str, policy_id: str) -> Path:
     """Return a published folder as a local path.
 
-    In a local store it is used in place. From S3 it is downloaded once, whole or not at all, into the cache folder, and
-    its bytes are checked against the hash in `policy_id`.
+    In a local store it is used in place, and its weights, which take long to read, are left to ``memagent check``. From
+    S3 it is downloaded once, whole or not at all, into the cache folder, and its bytes are checked against the hash in
+    `policy_id`.
 
     Raises ConfigError: it is gone, or its bytes are not those that were published.
     """

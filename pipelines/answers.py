@@ -27,7 +27,17 @@ from memagent.records import Evidence, Level, Progress, ProgressCounts
 from pipelines.ask import AskRequest
 from pipelines.io.answers import COLUMNS, GivenAnswer, answer_rows, answered_before, newly_answered
 from pipelines.target import Target, ask_target
-from pipelines.views.formatting import cited, cited_notes, counts_of, doubt, duration, one_line, shown_as, work_of
+from pipelines.views.formatting import (
+    cited,
+    cited_notes,
+    counts_of,
+    doubt,
+    duration,
+    one_line,
+    shown_as,
+    unanswered,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,12 +225,6 @@ class Answer:
         as_it_is = [name for name in cls.__slots__ if name not in ("evidence", "warnings")]
         fields = {name: row[name] for name in as_it_is}  # type: ignore[literal-required]
         return cls(**fields, evidence=evidence, warnings=tuple(row["warnings"]))
-
-
-def unanswered(run: RunSummary) -> str:
-    """Return why readings of a run have no answer, with their numbers; empty: all have one."""
-    reasons = run["failures_by_reason"] | {"the budget is spent": run["readings"].get("unread", 0)}
-    return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items() if count)
 
 
 class AnswerTable:

@@ -110,6 +110,8 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
             shown, lambda source: source == shown or source.startswith(below), listing, before=before, earlier=earlier
         )
         return
+    folder, name = os.path.split(path)
+    listing.covers.append(lambda source: source == quoted(folder))  # what was said of it in an earlier run is over
     if os.path.lexists(path):
         listing.covers.append(lambda source: source == shown)
         _add_local(path, os.path.basename(path), None, listing)
@@ -120,7 +122,11 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
             # It may be a disk that is not mounted: its documents are kept, and the other sources are read.
             listing.unusable.append(Unusable(shown, "no-folder", "the folder is not there; its documents are kept"))
         elif shown in known:
-            listing.covers.append(lambda source: source == shown)
+            if os.access(folder, os.R_OK | os.X_OK) and os.listdir(folder):
+                listing.covers.append(lambda source: source == shown)
+            else:
+                detail = f"it is empty, gone or closed; what {name} said is kept, and `memagent forget` deletes it"
+                listing.unusable.append(Unusable(quoted(folder), "no-folder", detail))
         else:
             raise _NotThereError(f"source {argument!r}: no such file or folder")
         return
@@ -231,13 +237,14 @@ def _list_s3(url: str, listing: Listing, earlier: _Names) -> None:
         if not count and pattern:  # a key may hold the characters of a glob
             count, as_key = _add_s3(url, url.rstrip("/") + "/", "", listing)
             covers = as_key if count else covers
-    except FileNotFoundError as error:
-        if not any(source.startswith(quoted(prefix)) for source in earlier()):
-            raise _NotThereError(f"source {url!r}: there is no such bucket") from error
-        listing.unusable.append(Unusable(quoted(url), "no-folder", "the bucket is not there; its documents are kept"))
-        return
     except Exception as error:  # s3fs lets several libraries' errors through
-        raise UsageError(f"source {url!r} cannot be listed: {type(error).__name__}: {error}") from error
+        gone = isinstance(error, FileNotFoundError)
+        why = "the bucket is not there" if gone else f"it cannot be listed: {type(error).__name__}: {error}"
+        if not any(source.startswith(quoted(prefix)) for source in earlier()):
+            raise (_NotThereError if gone else UsageError)(f"source {url!r}: {why}") from error
+        reason, detail = "no-folder" if gone else "unreadable", f"{why}; its documents are kept"
+        listing.unusable.append(Unusable(quoted(url), reason, detail))
+        return
     if count or set(filter(covers, earlier())) == {quoted(url)}:  # an object, which may be gone
         listing.covers.append(covers)
     elif not _cover(quoted(url), covers, listing, before=before, earlier=earlier):

@@ -71,12 +71,14 @@ def claimed(
 
 
 @contextmanager
-def used(corpus: Corpus, run_id: str, *, wait: bool, show: Progress | None) -> Iterator[None]:
-    """Keep away for the body who wants the whole store for itself (`alone`), and nobody else.
+def used(
+    corpus: Corpus, run_id: str, work: Collection[str] = (), *, wait: bool, show: Progress | None
+) -> Iterator[None]:
+    """Keep away for the body who wants the whole store for itself (`alone`), or does equal `work` (see `claimed`).
 
-    `show` is told of a run that has the whole store, when waiting for it begins.
+    `show` is told of the run that is in the way, when waiting for it begins.
 
-    Raises RunningError: another run has the whole store, and `wait` is off.
+    Raises RunningError: a run is in the way, and `wait` is off.
     """
 
     def waiting(holder: str) -> None:
@@ -84,7 +86,7 @@ def used(corpus: Corpus, run_id: str, *, wait: bool, show: Progress | None) -> I
         if show is not None:
             show({"stage": "wait", "run": holder})
 
-    with claimed(corpus, run_id, (), wait=wait, waiting=waiting):
+    with claimed(corpus, run_id, work, wait=wait, waiting=waiting):
         yield
 
 
@@ -202,7 +204,7 @@ def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> tuple[str, str]:
     if holder := _holder(whole):
         return holder, _ALONE
     if holder := _register(corpus, run_id, work):
-        return holder, "is reading the same documents for the same questions"
+        return holder, "does the same work"
     if holder := _holder(whole):  # it began in the meantime
         _change(corpus, lambda claims: claims.pop(run_id, None))
         return holder, _ALONE

@@ -27,7 +27,7 @@ from pipelines.cli.options import (
     show_held,
     takes,
 )
-from pipelines.views.formatting import exit_status, number
+from pipelines.views.formatting import exit_status, number, unanswered
 
 if TYPE_CHECKING:
     from infra.store.delta import DataFile
@@ -250,6 +250,9 @@ def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> Non
             looked = time.monotonic() - began
             if (found and found != last) or (not again and has_documents(whom.corpus)):
                 summary = _answered(whom, request, most, json_=False, again=again)
+                if lacking := unanswered(summary):
+                    said = f"without an answer: {lacking}. The same command again, or a change, goes on with them"
+                    typer.echo(said, err=True)
                 if not again:
                     show_held(Console(), summary)
                 if open_ and not again:

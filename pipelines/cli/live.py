@@ -194,6 +194,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
     total = counts.get("total", 0)
     seconds, outside = summary.get("seconds") or 0.0, summary.get("outside_scope") or ()
     prompt, cached, output = (summary.get(key) or 0 for key in ("prompt_tokens", "cached_tokens", "output_tokens"))
+    answered = total - counts.get("unread", 0)
     unmatched = failures(summary).get("no-document", 0)  # questions, and not ones on a document
     shared = _shared(counts, unmatched)
     rows: list[tuple[str, str]] = [
@@ -209,7 +210,7 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
         ),
         (
             "answer found",
-            f"{number(counts.get('found', 0))} of {number(total)} ({percent(counts.get('found', 0), total)})",
+            f"{number(counts.get('found', 0))} of {number(answered)} ({percent(counts.get('found', 0), answered)})",
         ),
         ("outside training", f"questions: {number(len(outside))}; their answers are mostly wrong" if outside else ""),
         ("parts read", number(summary.get("segments") or 0) + (f" ({pace(summary)})" if pace(summary) else "")),

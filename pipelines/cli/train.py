@@ -140,11 +140,12 @@ def progress(quiet: bool) -> "Iterator[Progress]":
             groups = f"{event['groups']} of {event['groups_total']} groups with signal, {event['sampled']} sampled"
             bars.update(task, description=f"reading: {groups}")
             return
-        bars.update(task, description=event["stage"], total=event.get("steps"), completed=event.get("step"))
+        said = f"waiting for run {event['run']}" if event["stage"] == "wait" else event["stage"]
+        bars.update(task, description=said, total=event.get("steps"), completed=event.get("step"))
         if event["stage"] == "step":
             console.print(line(event["row"]), highlight=False, soft_wrap=True)
-        elif not console.is_terminal and not event["step"]:  # the first step may take minutes
-            console.print(event["stage"])
+        elif not console.is_terminal and not event.get("step"):  # the first step may take minutes
+            console.print(said)
 
     with bars:
         yield show

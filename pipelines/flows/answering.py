@@ -15,7 +15,7 @@ from infra.store.documents import has_documents
 from infra.store.location import Corpus, Store
 from infra.store.runs import IngestSummary, RunSummary, new_run_id
 from memagent.config import Config
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, UsageError
 from memagent.questions import ask as make_question
 from pipelines import ask as stages
 from pipelines.flows import parameters as commands
@@ -46,10 +46,11 @@ def digest_corpus(
         return _summaries({name: digest_corpus(name, store, config, sets, return_state=True) for name in names})
     run_id = new_run_id()
     argv = commands.digest(corpus, run_id)
-    with JobProgress(f"digest of {corpus}") as show:
+    with JobProgress(f"digest of {corpus}") as progress:
         summary = digest_stage(
-            settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=show)
+            settings, argv, run_id, lambda: stages.digest(corpus, None, settings, run_id=run_id, show=progress.show)
         )
+        progress.unread = summary["readings"].get("unread", 0)
     event = "memagent.corpus.withheld" if withheld_by(summary) else "memagent.corpus.digested"
     return _publish(settings, summary, event)
 
@@ -82,19 +83,22 @@ def answer_archive(
     settings = settings_for(config, sets, store)
     asked = [make_question(text, f"questions[{number}]") for number, text in enumerate(questions or [])]
     asked += stages.read_questions(questions_file) if questions_file else []
+    if not asked:
+        raise UsageError("no question: give questions, or questions_file")
     run_id = new_run_id()
     if sources:
         ingest_stage(settings, corpus, sources, run_id)
     on_cluster = bool(settings.ray.jobs_address)
     kept = stages.store_questions(Store(settings.store), run_id, asked) if on_cluster else ""
     argv = commands.ask(corpus, run_id, kept, archive)
-    with JobProgress(f"answers over {corpus}") as show:
+    with JobProgress(f"answers over {corpus}") as progress:
         summary = answer_stage(
             settings,
             argv,
             run_id,
-            lambda: stages.ask(corpus, asked, settings, archive=archive, run_id=run_id, show=show),
+            lambda: stages.ask(corpus, asked, settings, archive=archive, run_id=run_id, show=progress.show),
         )
+        progress.unread = summary["readings"].get("unread", 0)
     return _publish(settings, summary, "memagent.archive.answered")
 
 
@@ -186,7 +190,7 @@ def _where(address: str, run_id: str) -> str:
 
 
 def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | State[RunSummary]:
-    """Publish a run; return its summary, in a state that says so where it is completed with warnings.
+    """Publish a run; return its summary, in a state that says so where it is paused or completed with warnings.
 
     Raises FailedItems: the run has failed, or is withheld.
     """
@@ -216,14 +220,14 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | 
             f"Accept it by memagent release {summary['run_id']}"
         )
     failed, result = failures(summary), RunSummary(**{**summary, "report": address})
-    if not failed:
+    status, unread = status_of(summary), summary["readings"].get("unread", 0)
+    if status == "completed":
         return result
     reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())
-    said = (
-        f"{sum(failed.values())} failed ({reasons}); the others are answered. Report: {address}. "
-        f"See: memagent quarantine {summary['corpus']}"
-    )
-    status = status_of(summary)
+    told = [f"{unread:,} left: the budget is spent, and the same run again goes on with them"] if unread else []
+    told += [f"{sum(failed.values())} failed ({reasons})"] if failed else []
+    see = f" See: memagent quarantine {summary['corpus']}" if failed else ""
+    said = f"{'; '.join(told)}; the others are answered. Report: {address}.{see}"
     if status == "failed":
         raise FailedItems(said)
     get_run_logger().warning("%s", said)

@@ -109,8 +109,9 @@ def serve_all(store: str, plan: ServingPlan) -> None:
 def _schedules(
     deployment: str, cron: str | None, first: str | None, timezone: str | None
 ) -> list[DeploymentScheduleCreate]:
-    """Return the schedules that a deployment (flow and name) shall have: as given, else as they are at the server. One
-    that the server does not have yet gets the cron line `first`; None: no schedule.
+    """Return the schedules that a deployment (flow and name) shall have: `cron` if given, else as they are at the
+    server, cron lines among them in `timezone` if that is given. One that the server does not have yet gets the cron
+    line `first`; None: no schedule.
     """
     with get_client(sync_client=True) as client:
         try:
@@ -118,15 +119,16 @@ def _schedules(
         except ObjectNotFound:
             cron = cron or first
             return [_cron(cron, timezone)] if cron else []
-        if cron is None and timezone is None:
-            kept = ("schedule", "active", "parameters", "slug")
-            return [DeploymentScheduleCreate(**{name: getattr(one, name) for name in kept}) for one in known.schedules]
-        earlier = [one.schedule for one in known.schedules if isinstance(one.schedule, CronSchedule)]
-        cron = cron or (earlier[0].cron if earlier else first)
-        timezone = timezone or (earlier[0].timezone if earlier else None)
+        names = ("schedule", "active", "parameters", "slug")
+        kept = [DeploymentScheduleCreate(**{name: getattr(one, name) for name in names}) for one in known.schedules]
+        crons = [one.schedule for one in kept if isinstance(one.schedule, CronSchedule)]
+        if cron is None:
+            for schedule in crons:
+                schedule.timezone = timezone or schedule.timezone
+            return kept
         for one in known.schedules:  # one that has a slug would stay beside the new one
             client.delete_deployment_schedule(known.id, one.id)
-    return [_cron(cron, timezone)] if cron else []
+    return [_cron(cron, timezone or (crons[0].timezone if crons else None))]
 
 
 def _cron(cron: str, timezone: str | None) -> DeploymentScheduleCreate:

@@ -68,8 +68,8 @@ def evaluate_policy(
         control=control,  # type: ignore[arg-type]
     )
     chosen.check()
-    with JobProgress(f"scores on {suite}") as show:
-        summary = evaluate_stage(settings, chosen, tuple(texts or ()), run_id=new_run_id(), show=show)
+    with JobProgress(f"scores on {suite}") as progress:
+        summary = evaluate_stage(settings, chosen, tuple(texts or ()), run_id=new_run_id(), show=progress.show)
     return _publish(settings, summary)
 
 

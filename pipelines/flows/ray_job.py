@@ -159,20 +159,24 @@ class JobProgress:
         self._last = 0.0
         self._reached = 0.0
         """Percent of the segments."""
+        self.unread = 0
+        """Readings that a spent budget left."""
         self._lock = threading.Lock()
         self._watcher = watcher.get()
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> Self:
         created = create_progress_artifact(progress=0.0, key=artifact_key(self._what), description=self._what)
         self._artifact = created if isinstance(created, UUID) else None
-        return self.show
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if kind is None:
+        why = f"{self.unread:,} readings left: the budget is spent" if self.unread else ""
+        if kind is not None:
+            why = f"{kind.__name__}: " + str(error).partition("\n")[0][:_REASON]
+        if why:  # how far it came, and why no further
+            self._set(self._reached, f"{self._what}: stopped at {self._reached:.0f}% ({why})")
+        else:
             self._set(100.0)
-        else:  # how far it came, and why no further
-            why = str(error).partition("\n")[0][:_REASON]
-            self._set(self._reached, f"{self._what}: stopped at {self._reached:.0f}% ({kind.__name__}: {why})")
 
     def show(self, counts: ProgressCounts) -> None:
         """Take the newest counts of the run."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from infra.sources.dataset_files import open_records
 from infra.store.claims import used
 from infra.store.corpora import check_name, forgotten, remember
-from infra.store.documents import DocumentWriter, current_documents, document_texts
+from infra.store.documents import DocumentWriter, current_documents, current_sources, document_texts
 from infra.store.location import Corpus
 from infra.store.qa import CorpusIndex, read_qa
 from infra.store.runs import run_id_or_new, write_run
@@ -170,7 +170,10 @@ def import_qa(
 def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None, format: str | None) -> Json:
     started, refused = now(), Counter[str]()
     records, parse = open_records(path, columns, format)
-    hashes = set(current_documents(corpus, ["content_hash"])["content_hash"].to_pylist())
+    there = current_documents(corpus, ["content_hash", "source"]).to_pylist()
+    sources = set(current_sources(corpus, ["source"])["source"].to_pylist())
+    # An import may have been killed between its documents and their sources: these are written now.
+    hashes = {row["content_hash"] for row in there if row["source"] in sources or not row["source"].startswith(_SOURCE)}
     gone = forgotten(corpus)
     writer = DocumentWriter(corpus, run_id, started)
     fresh: list[Qa] = []

@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 def output_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which is renamed to it at the end; nothing is left after an error.
 
-    Missing folders are made.
+    Missing folders are made. A pipe or a device is yielded itself.
 
     Raises UsageError: the file cannot be written.
     """
@@ -44,6 +44,9 @@ def output_file(path: Path) -> Iterator[Path]:
         raise UsageError(f"{str(path)!r} is a folder: name a file in it")
     aside = target.with_name(f".{target.name}.{token_hex(4)}.part")  # nobody can have put a link there
     try:
+        if target.exists() and not target.is_file():
+            yield target
+            return
         target.parent.mkdir(parents=True, exist_ok=True)
         yield aside
         aside.replace(target)

@@ -68,9 +68,9 @@ class ReportRow:
 
     @property
     def state(self) -> str:
-        """One of ``reused``, ``continued``, ``read``, ``failed``."""
+        """One of ``reused``, ``continued``, ``read``, ``failed``, ``unread``."""
         if self.answer is None:
-            return "failed"
+            return "failed" if self.failure else "unread"
         return {"answered": "reused", "continued": "continued"}.get(self.plan["state"], "read")
 
     @property
@@ -86,7 +86,7 @@ class ReportRow:
         if gold is None:
             return None
         if self.answer is None:
-            return False
+            return False if self.failure else None
         return containment(self.review.answer if self.review else self.answer["answer"], gold) == 1.0
 
 

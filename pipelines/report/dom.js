@@ -52,7 +52,9 @@ const STATES = {
   continued: "continued from an earlier reading",
   reused: "from an earlier run",
   failed: "no answer",
+  unread: "not read",
 };
+const lacking = (row) => row.state === "failed" || row.state === "unread";
 const FIELDS = ["id", "document", "question", "answer", "found", "gold", "right", "segments", "evidence", "state", "stream", "reason", "quote", "review", "page", "verbatim", "level", "warnings"];
 const NOT_VERBATIM = "not word for word";
 const rows = data.rows.map((values, number) => {
@@ -76,7 +78,7 @@ const goldText = (row) =>
 const corrected = (row) => row.review && row.review[0] === "corrected";
 // What people said is right, where they did.
 const answerText = (row) => (corrected(row) ? row.review[1] || "Not in the document" : engineText(row));
-const engineText = (row) => (row.state === "failed" ? "No answer" : row.answer || "Not found");
+const engineText = (row) => (row.state === "failed" ? "No answer" : row.state === "unread" ? "Not read" : row.answer || "Not found");
 const reviewChip = (row) => row.review && el("span", { class: "chip review-" + row.review[0], title: row.review[2].join(", ") || null }, row.review[0]);
 const warnings = (row) => [...row.warnings, ...(row.document < 0 ? data.warnings : data.documents[row.document].warnings)];
 const warningNote = (row) => warnings(row).length > 0 && el("span", { class: "sub warn", title: warnings(row).join("; ") }, said(warnings(row).join("; ")));

@@ -50,6 +50,8 @@ const buildNotices = () => {
   else if (states.reused === rows.length) notice("", `Nothing new had to be read: all ${plural(rows.length, "answer")} came from earlier runs, for documents that have not changed.`);
   else if (states.failed === rows.length) notice("bad", "No reading came to an answer. ", el("a", { href: "#failures" }, "The failures say why."));
   else if (states.failed) notice("bad", `${plural(states.failed, "question has", "questions have")} no answer. `, el("a", { href: "#failures" }, "The failures say why."));
+  const unread = data.unread || states.unread;
+  if (unread) notice("bad", `${plural(unread, "question was", "questions were")} not answered: ${data.unread ? "the budget was spent" : "the reading was not finished"}. The same command again goes on with them.`);
   if (data.forgotten) notice("", `${plural(data.forgotten, "answer of this run is", "answers of this run are")} of documents that were forgotten.`);
   const parts = [left.rows && plural(left.rows, "answer"), left.memories && `the memories of ${plural(left.memories, "answer")}`, left.documents && `the text of ${plural(left.documents, "document")}`].filter(Boolean);
   if (parts.length) notice("", `To stay below ${left.limit}, this file leaves out ${parts.join(", ")}. The answers listed and their evidence are complete.`);

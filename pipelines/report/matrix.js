@@ -19,7 +19,7 @@ const drawMatrix = () => {
   const pages = Math.max(1, Math.ceil(documents.length / MATRIX_ROWS));
   matrixPage = Math.min(matrixPage, pages - 1);
   const part = documents.slice(matrixPage * MATRIX_ROWS, (matrixPage + 1) * MATRIX_ROWS);
-  const cell = (row) => el("td", { class: row ? "cell " + (row.state === "failed" ? "failed" : row.found ? "found" : "absent") : "cell" },
+  const cell = (row) => el("td", { class: row ? "cell " + (lacking(row) ? "failed" : row.found ? "found" : "absent") : "cell" },
     row && el("a", { href: href(row) }, said(answerText(row), { class: "clamp" })), row?.review && reviewChip(row), row && warningNote(row));
   const turn = (label, to, off) => el("button", { type: "button", disabled: off, onclick: () => { matrixPage = to; drawMatrix(); } }, label);
   place.replaceChildren(

@@ -73,7 +73,8 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
     found_count = counts["found"] if len(rows) < total and "found" in counts else sum(row.found for row in said)
     before = counts.get("answered_before", sum(row.state == "reused" for row in rows))
     failed = counts.get("failed", sum(row.state == "failed" for row in rows))
-    read = counts.get("read_now", total - before - failed)
+    unread = counts.get("unread", sum(row.state == "unread" for row in rows))
+    read = counts.get("read_now", total - before - failed - unread)
     segments, seconds = summary.get("segments") or 0, summary.get("seconds") or 0.0
     earlier = sum(failure["stage"] in ("ingest", "segment") for failure in failures)
     speed = f", {pace(summary)}" if pace(summary) else ""
@@ -83,13 +84,19 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
         KeyFigure(
             "Asked",
             number(total),
-            f"{number(read)} read in this run, {number(before)} known before",
+            f"{number(read)} read in this run, {number(before)} known before"
+            + (f", {number(unread)} not read" if unread else ""),
+            "bad" if unread else "",
         ),
-        KeyFigure("Answer found", percent(found_count, total), f"{number(found_count)} of {number(total)} asked"),
+        KeyFigure(
+            "Answer found",
+            percent(found_count, total - unread),
+            f"{number(found_count)} of {number(total - unread)} {'read' if unread else 'asked'}",
+        ),
         KeyFigure(
             "Failures",
             number(failed),
-            f"{number(earlier)} more when documents were taken in" if earlier else "questions without an answer",
+            f"{number(earlier)} more when documents were taken in" if earlier else "questions that failed",
             "bad" if failed else "",
         ),
         KeyFigure(
@@ -210,7 +217,7 @@ class FileListing:
             int(row.found),
             plan["gold"],
             row.right,
-            plan["segments"],
+            plan["segments"] if answer else 0,
             len(row.evidence),
             row.state,
             plan["documents"],
@@ -240,6 +247,7 @@ def build(store: Store, run_id: str, limit: int = LIMIT_BYTES, review_url: str =
     total = max(len(rows), (run.summary.get("readings") or {}).get("total") or 0)
     data: Json = {
         "readings": total,
+        "unread": (run.summary.get("readings") or {}).get("unread") or 0,
         "corpus": run.corpus.name,
         "progress": load_progress(store, run_id),
         "failures": [_failure(failure, run) for failure in failures[:_FAILURES_MOST]],

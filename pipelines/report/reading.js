@@ -62,7 +62,7 @@ const drawBar = (row) => {
 };
 
 const drawAnswer = (row, detail) => {
-  const missing = row.state === "failed";
+  const missing = lacking(row);
   return el("section", { class: "answer" },
     el("p", { class: "over" }, said(documentTitle(row) || documentName(row))),
     el("h2", { id: "question", tabindex: "-1" }, said(questionText(row))),

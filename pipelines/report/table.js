@@ -23,8 +23,8 @@ const matching = () => {
   const needles = view.text.toLowerCase().split(/\s+/).filter(Boolean);
   const kept = rows.filter((row) =>
     (view.question === "" || (typeof view.question === "number" ? row.question === view.question : questionText(row).toLowerCase().includes(view.question))) &&
-    (view.review === "" || (view.review === "open" ? !row.review && row.state !== "failed" : row.review?.[0] === view.review)) &&
-    (view.found === "" || (view.found === "yes") === Boolean(row.found)) &&
+    (view.review === "" || (view.review === "open" ? !row.review && !lacking(row) : row.review?.[0] === view.review)) &&
+    (view.found === "" || view.found === (lacking(row) ? "none" : row.found ? "yes" : "no")) &&
     (view.right === "" || (view.right === "none" ? row.right === null : row.right === (view.right === "yes"))) &&
     (view.state === "" || row.state === view.state) &&
     needles.every((needle) => haystack(row).includes(needle)));
@@ -67,7 +67,7 @@ const drawRow = (row) => {
     cell("document", el("a", { href: href(row) }, said(documentName(row))),
       documentTitle(row) && el("span", { class: "sub" }, said(documentTitle(row)))),
     cell("question", said(questionText(row))),
-    cell("answer", said(answerText(row), { class: row.state === "failed" ? "bad" : row.found ? "clamp" : "quiet" }),
+    cell("answer", said(answerText(row), { class: lacking(row) ? "bad" : row.found ? "clamp" : "quiet" }),
       corrected(row) && el("span", { class: "sub" }, "the reader: ", el("del", {}, said(engineText(row)))),
       row.quote && el("q", { class: "sub quote" }, said(row.quote)), row.quote && !row.verbatim && el("span", { class: "sub" }, NOT_VERBATIM), row.page && el("span", { class: "sub" }, "page " + count(row.page)),
       warningNote(row),
@@ -133,7 +133,7 @@ const buildTable = () => {
       asked.length > 1 && (asked.length <= FEW_QUESTIONS
         ? select("question", "Question", [["", `All ${count(asked.length)}`], ...asked])
         : questionSearch()),
-      select("found", "Answer", [["", "All"], ["yes", "Found"], ["no", "Not found"]]),
+      select("found", "Answer", [["", "All"], ["yes", "Found"], ["no", "Not found"], ...(rows.some(lacking) ? [["none", "No answer"]] : [])]),
       anyGold && select("right", "Against gold", [["", "All"], ["yes", "Right"], ["no", "Wrong"], ["none", "No gold"]]),
       anyReview && select("review", "Review", [["", "All"], ["open", "Not checked"], ...["accepted", "corrected", "rejected", "disputed"].map((name) => [name, name])]),
       origins.length > 2 && select("state", "Origin", origins)),

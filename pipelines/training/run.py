@@ -17,7 +17,7 @@ from infra.store.claims import used
 from infra.store.location import Corpus, Store
 from infra.store.policies import Provenance, publish
 from infra.store.qa import TrainingSummary
-from infra.store.runs import write_run
+from infra.store.runs import new_run_id, write_run
 from infra.store.schemas import now
 from memagent.errors import ConfigError, UsageError
 from memagent.reading.conversations import ReadingSpec
@@ -55,8 +55,10 @@ def train(run: TrainingRun, *, replay: str | None = None, show: Progress | None 
     if replay is not None:
         run = replace(run, replay=_recorded(store, run, replay))
     claim(store, run)
-    # Texts that are forgotten while they are learnt from would be in the policy without anybody saying so.
-    with used(Corpus(store, "_training"), run.run_id, wait=run.config.wait, show=show):
+    # Texts that are forgotten while they are learnt from would be in the policy without anybody saying so. Each
+    # start has a claim of its own: two of one run would delete each other's checkpoints.
+    home, claimant = Corpus(store, "_training"), f"{run.run_id}-{new_run_id()}"
+    with used(home, claimant, [run.run_id], wait=run.config.wait, show=show):
         started = now()
         checkpoints = Checkpoints(store, run.run_id)
         state = checkpoints.read() or State()

@@ -134,6 +134,12 @@ def failures(summary: Mapping[str, Any]) -> dict[str, int]:
     return dict(reasons)
 
 
+def unanswered(summary: Mapping[str, Any]) -> str:
+    """Return why readings and sources of a run have no answer, with their numbers; empty: all have one."""
+    reasons = failures(summary) | {"the budget is spent": summary["readings"].get("unread", 0)}
+    return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.items() if count)
+
+
 _READINGS_FAILED = "2%"
 """Of readings may fail where ``max_failed`` is empty; of sources all but one."""
 EXIT_STATUS = {"completed": 0, "failed": 1, "paused": 3, "withheld": 4, "completed with warnings": 5}

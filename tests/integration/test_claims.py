@@ -35,7 +35,11 @@ def held(store, run_id, *work, wait=False, waiting=lambda run: None):
 def test_equal_work_is_claimed_once_and_other_work_beside_it(store):
     with held(store, "one", "a", "b"):
         assert is_alive(store, "one")
-        with held(store, "two", "c"), pytest.raises(RunningError, match="run one is reading"), held(store, "3", "b"):
+        with (
+            held(store, "two", "c"),
+            pytest.raises(RunningError, match="run one does the same work"),
+            held(store, "3", "b"),
+        ):
             pass
     assert not is_alive(store, "one")
     with held(store, "three", "b"):

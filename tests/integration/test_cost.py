@@ -22,6 +22,7 @@ from pipelines.cli.main import app
 from pipelines.io.answers import answer_rows
 from pipelines.operate.cost import REST, cost
 from pipelines.operate.status import find_run
+from pipelines.report.page import build
 from pipelines.schedule import scheduled_runs_of
 from pipelines.stages.ingest import ingest
 from pipelines.web.api.app import _Endpoint
@@ -60,6 +61,9 @@ def test_a_run_ends_when_its_budget_is_spent_and_the_next_ones_read_the_rest_onc
     assert first["prompt_tokens"] + first["output_tokens"] >= 6_000
     assert Table(store, "runs").read("c", ["status"])["status"].to_pylist() == ["paused"]
     assert len(list(answer_rows(corpus))) == counts["read_now"], "what is read is committed"
+    left = f"{counts['read_now']} read in this run, 0 known before, {counts['unread']} not read"
+    page = build(store, first["run_id"])
+    assert left in page and f'"unread":{counts["unread"]},' in page and page.count(',"unread",') == counts["unread"]
     assert find_run(store, "last") == first["run_id"] and unfinished_runs(corpus) == [first["run_id"]]
 
     free = settings(store, model_folder)

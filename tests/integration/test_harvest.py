@@ -20,7 +20,7 @@ from infra.cluster.board import Attempt, Board
 from infra.readers import ReaderSpec
 from infra.store.corpora import forgotten, remember, tag
 from infra.store.delta import Table
-from infra.store.documents import DocumentWriter, current_documents, document_texts
+from infra.store.documents import DocumentWriter, current_documents, current_sources, document_texts
 from infra.store.feedback import Reviews, verdicts
 from infra.store.location import Corpus, Store
 from infra.store.qa import CorpusIndex, QaWritten, count_new, qa_version, read_qa, write_qa
@@ -315,6 +315,24 @@ def test_answers_and_rows_are_found_on_every_kind_of_store(root):
     assert read_qa(store) == read_qa(store, "c", split_of(["d"])) == [better]
     assert (count_new(store, version), count_new(store, qa_version(store))) == (1, 0)
     assert not read_qa(store, "other")
+
+
+def test_an_import_that_ends_before_its_sources_are_written_is_made_up_for(store, tmp_path, monkeypatch):
+    path, commit = tmp_path / "rows.parquet", Table.commit_files
+    write_parquet(path, [record("Who?", ["Ada"], "Ada did.")])
+
+    def killed(table, *given, **named):
+        if table.name == "sources":
+            raise KeyboardInterrupt
+        return commit(table, *given, **named)
+
+    with monkeypatch.context() as once, pytest.raises(KeyboardInterrupt):
+        once.setattr(Table, "commit_files", killed)
+        import_qa(Corpus(store, "c"), path)
+    assert current_documents(Corpus(store, "c")).num_rows == 1 and not current_sources(Corpus(store, "c")).num_rows
+    assert [import_qa(Corpus(store, "c"), path)["documents"] for _ in range(2)] == [1, 0]
+    assert current_documents(Corpus(store, "c")).num_rows == current_sources(Corpus(store, "c")).num_rows == 1
+    assert len(read_qa(store, "c")) == 1
 
 
 def test_rows_go_out_and_come_back(store, tmp_path):

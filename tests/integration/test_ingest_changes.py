@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from infra.sources import discovery
 from infra.sources.diff import IngestPlan, make_plan
 from infra.store.buckets import Bucket, buckets
 from infra.store.corpora import remember
@@ -459,6 +460,24 @@ def test_an_unmounted_folder_is_no_deletion(store: Store, tmp_path: Path) -> Non
         run(f"{tmp_path}/another")
 
 
+def test_a_file_on_a_disk_that_is_not_mounted_is_no_deletion(store: Store, tmp_path: Path) -> None:
+    run, disk = Run(store), Place(f"{tmp_path}/disk")
+    disk.put("a.txt", "one")
+    sources = (f"{tmp_path}/disk/a.txt", f"{tmp_path}/else")
+    Place(sources[1]).put("c.txt", "three")
+    run(*sources)
+    remember(Corpus(store, "c"), sources=sources)
+    disk.remove("a.txt")  # its mount point stays
+    for _ in range(2):
+        summary = run(*sources)
+        assert (summary["deleted"], summary["quarantined"], summary["unread"]) == (0, {"no-folder": 1}, 1)
+        assert run.texts() == {"a.txt": "one", "c.txt": "three"}
+        shutil.rmtree(tmp_path / "disk", ignore_errors=True)
+    disk.put("b.txt", "two")
+    summary = run(*sources)
+    assert (summary["deleted"], summary["quarantined"]) == (1, {}) and run.texts() == {"c.txt": "three"}
+
+
 @pytest.mark.parametrize("source", ["", "/b.txt", "/*.txt"])
 def test_a_source_of_the_corpus_that_has_no_document_any_more_is_no_error(root: str, store: Store, source: str) -> None:
     """Its documents were deleted or moved to another source: nobody can take it out of the corpus."""
@@ -493,6 +512,25 @@ def test_a_bucket_that_is_gone_stops_no_other_source(tmp_path: Path, s3_bucket: 
     fs.rmdir("gone-one-night")
     for _ in range(2):
         assert run(*sources)["quarantined"] == {"no-folder": 1} and run.texts() == {"a.txt": "one", "b.txt": "two"}
+
+
+def test_a_bucket_that_cannot_be_listed_stops_no_other_source(
+    tmp_path: Path, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, url = Run(Store(str(tmp_path / "store"))), f"{s3_bucket}/{tmp_path.name}/closed"
+    Place(url).put("a.txt", "one")
+    Place(f"{tmp_path}/in").put("b.txt", "two")
+    run(url, f"{tmp_path}/in")
+
+    def refused(*_: object) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(discovery, "probe", refused)
+    summary = run(url, f"{tmp_path}/in")
+    assert (summary["quarantined"], summary["unread"], summary["deleted"]) == ({"unreadable": 1}, 1, 0)
+    assert run.texts() == {"a.txt": "one", "b.txt": "two"}
+    with pytest.raises(UsageError, match="it cannot be listed: PermissionError: Access Denied"):
+        run(f"{s3_bucket}/{tmp_path.name}/other")
 
 
 @pytest.mark.parametrize("of_buckets", [1, 100_000])

@@ -178,7 +178,7 @@ def test_filters_counts_and_files_go_by_the_answer_that_is_shown(run, service, a
     lines = list(csv.DictReader(io.StringIO(anna.get("/export.csv?state=found").removeprefix("\ufeff"))))
     assert len(lines) == found and {line["found"] for line in lines} == {"True"}
     assert f"{found} of {len(run.plan)} asked" in build(run.store, RUN)
-    assert f"{len(run.plan)}, {before} found before any correction" in anna.get("/runs")
+    assert f"{len(run.plan)} asked, {before} found before any correction" in anna.get("/runs")
     nine = service.verdicts(listing.find(service.index.read(), CORPUS, caps[0]))[-1]
     anna.post("/undo", given_at=nine.given_at.isoformat())
     assert "0 answers" in anna.get("/?words=nine") and "22 answers" in anna.get("/?state=not+found")

@@ -142,7 +142,7 @@ def test_a_source_at_a_wrong_address_is_said_after_three_attempts(monkeypatch: p
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
         for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{wrong.getsockname()[1]}"}.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(UsageError, match="source 's3://no/where/' cannot be listed"):
+        with pytest.raises(UsageError, match="source 's3://no/where/': it cannot be listed"):
             list_sources(["s3://no/where/"])
         wrong.shutdown(socket.SHUT_RDWR)
     assert 0 < len(taken) <= 2 * FIRST_ATTEMPTS, "the HTTP client asks once again by itself"

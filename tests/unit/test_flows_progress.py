@@ -6,6 +6,7 @@ import threading
 import uuid
 
 import pytest
+from prefect.states import Completed
 
 from memagent.config import LoggingConfig
 from memagent.errors import MemagentError, UsageError
@@ -24,18 +25,42 @@ def artifacts(monkeypatch):
 
 
 def test_a_run_that_ends_is_at_a_hundred_percent(artifacts):
-    with ray_job.JobProgress("digest of c") as show:
-        show({"segments": 10, "segments_total": 40})
+    with ray_job.JobProgress("digest of c") as progress:
+        progress.show({"segments": 10, "segments_total": 40})
     assert artifacts == [{"progress": 100.0, "description": None}]
 
 
 def test_a_run_that_fails_says_how_far_it_came_and_why(artifacts):
-    with pytest.raises(MemagentError), ray_job.JobProgress("digest of c") as show:
-        show({"segments": 10, "segments_total": 40})
+    with pytest.raises(MemagentError), ray_job.JobProgress("digest of c") as progress:
+        progress.show({"segments": 10, "segments_total": 40})
         raise MemagentError("no engine is left\nsecond line")
     (last,) = artifacts
     assert last["progress"] == 25.0
     assert last["description"] == "digest of c: stopped at 25% (MemagentError: no engine is left)"
+
+
+def test_a_run_whose_budget_is_spent_says_how_far_it_came_and_what_is_left(artifacts):
+    with ray_job.JobProgress("digest of c") as progress:
+        progress.show({"segments": 10, "segments_total": 40})
+        progress.unread = 1_200
+    said = "digest of c: stopped at 25% (1,200 readings left: the budget is spent)"
+    assert artifacts == [{"progress": 25.0, "description": said}]
+
+
+def test_a_run_whose_budget_is_spent_is_no_plain_completed_flow(monkeypatch):
+    monkeypatch.setattr(answering, "publish_stage", lambda *_: "report.html")
+    monkeypatch.setattr(answering, "emit_event", lambda **_: None)
+    monkeypatch.setattr(answering, "get_run_logger", lambda: logging.getLogger("flow"))
+    summary = {"run_id": "r", "corpus": "c", "readings": {"total": 60, "unread": 40}, "scores": None}
+    state = answering._publish(None, summary, "memagent.corpus.digested")
+    assert (state.type.value, state.name) == ("COMPLETED", "Paused")
+    assert state.message.startswith("40 left: the budget is spent") and "quarantine" not in state.message
+    broken = {**summary, "ingest": {"quarantined": {"broken": 1}}}
+    said = answering._publish(None, broken, "memagent.corpus.digested").message
+    assert "40 left" in said and "1 failed (1 source: broken)" in said
+    states = {"c": state, "d": Completed(data=summary)}
+    every = answering._summaries(states)
+    assert every.name == "Paused" and "c: 40 left" in every.message
 
 
 @pytest.mark.parametrize(

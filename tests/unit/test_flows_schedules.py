@@ -2,11 +2,12 @@
 
 import uuid
 from contextlib import contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from prefect.client.schemas.objects import DeploymentSchedule
-from prefect.client.schemas.schedules import CronSchedule
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.exceptions import ObjectNotFound
 
 from pipelines.flows import deployments
@@ -64,3 +65,11 @@ def test_an_option_replaces_what_the_server_has(at):
     server = Server("30 1 * * *", timezone="Europe/Berlin", slug="mine")
     assert at(server, "0 3 * * *") == ["0 3 * * * Europe/Berlin"] and server.schedules == []
     assert at(Server("30 1 * * *", timezone="Europe/Berlin"), timezone="Asia/Tokyo") == ["30 1 * * * Asia/Tokyo"]
+
+
+def test_a_time_zone_alone_keeps_all_else_of_the_servers_schedules(at):
+    server = Server("30 1 * * *", active=False)
+    every = IntervalSchedule(interval=timedelta(hours=48))
+    server.schedules.append(DeploymentSchedule(id=uuid.uuid4(), schedule=every))
+    paused, other = at(server, timezone="Asia/Tokyo")
+    assert paused == "30 1 * * * Asia/Tokyo (paused)" and "interval" in other and len(server.schedules) == 2

@@ -167,12 +167,15 @@ def test_what_is_not_there_is_wrong_use(tmp_path: Path, argument: str) -> None:
 def test_a_named_file_may_be_gone_and_an_empty_source_is_kept(
     tmp_path: Path,
 ) -> None:
-    for argument, gone in (("a.txt", True), ("*.txt", False), ("", False), ("no/*.txt", False)):
+    kept = {"*.txt": "empty-source", "": "empty-source", "no/*.txt": "empty-source", "a.txt": "no-folder"}
+    for argument, reason in (*kept.items(), ("no/a.txt", "no-folder"), ("a.txt", "")):
         before = f"{tmp_path}/{'no/' * argument.startswith('no')}a.txt"
+        if not reason:
+            tree(tmp_path, "b.txt")  # so the folder is there, and can be looked into
         listing = list_sources([f"{tmp_path}/{argument}".rstrip("/")], lambda before=before: [before])
         assert listing.count == 0
-        assert listing.covered(before) is gone
-        assert [bad.reason for bad in listing.unusable] == ([] if gone else ["empty-source"])
+        assert listing.covered(before) is not bool(reason)
+        assert [bad.reason for bad in listing.unusable] == [reason] * bool(reason)
         assert not listing.covered(f"{tmp_path}/b.md")
 
 

@@ -29,12 +29,12 @@ from memagent.questions import ask as make_question
 from memagent.reading.conversations import ListStream, ReadingRequest, ReadingSpec
 from memagent.reading.segmenting import segments
 from memagent.records import Evidence, ReadingResult, Turn, half, reading_id, text_hash
-from pipelines.answers import Answer, Answers, unanswered
+from pipelines.answers import Answer, Answers
 from pipelines.archive import AsyncAnswers
 from pipelines.ask import AskRequest
 from pipelines.runs import WITHHELD
 from pipelines.target import Target
-from pipelines.views.formatting import doubt
+from pipelines.views.formatting import doubt, unanswered
 from pipelines.views.passages import DocumentTexts, in_context, place_of
 from pipelines.views.visible_answers import Citations, changed_since, reader_warnings
 from pipelines.web.api.protocol import (
