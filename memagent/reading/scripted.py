@@ -90,11 +90,8 @@ def answer(memory: str) -> str:
 
 
 def _words(text: str) -> set[str]:
-    return {_stem(word) for word in _WORD.findall(text.lower())} - _COMMON
-
-
-def _stem(word: str) -> str:
-    return re.sub(r"(?:ing|ed|s)$", "", word) if len(word) > 4 and "-" not in word else word
+    words = _WORD.findall(text.lower())
+    return {re.sub(r"(?:ing|ed|s)$", "", one) if len(one) > 4 and "-" not in one else one for one in words} - _COMMON
 
 
 def _share(asked: set[str], text: str) -> float:

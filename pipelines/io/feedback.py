@@ -38,6 +38,8 @@ class FileVerdict:
     """Whether it is on a correction, which the file shows in place of the reader's answer."""
     shown: str | None = None
     """What the file shows for the reader's answer, where nothing else in it tells whether that was edited."""
+    by_reader: str | None = None
+    """The reader's answer, where the file has it: a spreadsheet may have changed how it is written."""
 
 
 class FeedbackSummary(TypedDict):
@@ -110,6 +112,8 @@ def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: st
         verdict = by_reading[row["reading_id"]]
         if verdict.shown is not None and verdict.shown.split() != row["answer"].split():
             raise UsageError(f"{verdict.where}: {_EDITED}")
+        if verdict.by_reader is not None and not _may_be_one(verdict.by_reader, row["answer"]):
+            raise UsageError(f"{verdict.where}: {_SORTED}")
         if verdict.on_correction:
             same = judged_in(row["corpus"]).get(FeedbackTarget(row["content_hash"], row["question"]), ())
             rights = (each.verdict.right for each in same)
@@ -123,6 +127,13 @@ def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: st
             f"{path}: none of its {len(verdicts)} readings was answered in {scope} of {store.url}: see --store"
         )
     return homes
+
+
+def _may_be_one(cell: str, answer: str) -> bool:
+    """Whether a cell may be what a spreadsheet has made of an answer: it writes numbers and dates in its own way."""
+    if not any(char.isdigit() for char in cell + answer):
+        return cell.casefold().split() == answer.casefold().split()
+    return not (cell.isdecimal() and answer.isdecimal()) or int(cell) == int(answer)
 
 
 def _add(
@@ -195,13 +206,15 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         answer = answer or ABSENT
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     shown = values["answer"] or None if kind == "accepted" and "engine_answer" not in row else None
-    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction=on_correction, shown=shown)
+    said = values["engine_answer"] if "engine_answer" in row else None
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction, shown, said)
 
 
 _EDITED = (
     "its answer is not the one that was exported. To change an answer, set verdict to corrected; "
     "keep the columns engine_answer and review"
 )
+_SORTED = "its engine_answer is not this reading's: were the rows sorted without the column reading_id?"
 _ADVICE = (
     ". Take the answers with memagent answers CORPUS -o answers.xlsx (or .csv), and add a column verdict: accepted, "
     "rejected or corrected (then answer holds what is right)"

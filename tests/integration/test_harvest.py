@@ -530,6 +530,24 @@ def test_a_verdict_of_a_file_is_about_the_answer_that_the_file_shows(store, tmp_
     assert feedback(store, tmp_path, [{"reading_id": "r0", "verdict": "rejected"}], "ben")["disputed"] == 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "cell", "known"),
+    [
+        *(("Delaware", "delaware", True), ("true", "TRUE", True), ("0012", "12", True), ("March 5", "05.03.", True)),
+        *(("Delaware", "Utah", False), ("1001", "1003", False), ("", "Utah", False)),
+    ],
+)
+def test_rows_that_were_sorted_without_their_ids_are_refused(store, tmp_path, answer, cell, known):
+    row = {"corpus": "c", "reading_id": "r0", "question": "Who?", "content_hash": "h", "stream": [], "answer": answer}
+    Table(store, "answers").insert_new([row])
+    given = [{"reading_id": "r0", "verdict": "corrected", "answer": "x", "engine_answer": cell}]
+    if known:
+        assert feedback(store, tmp_path, given)["verdicts"] == {"corrected": 1}
+        return
+    with pytest.raises(UsageError, match="line 1: its engine_answer is not this reading's: were the rows sorted"):
+        feedback(store, tmp_path, given)
+
+
 def test_readings_that_nobody_knows_are_counted_and_named(store, tmp_path):
     answered(store, "r0")
     rows = [{"reading_id": name, "verdict": "accepted"} for name in ("r0", "r9")]
