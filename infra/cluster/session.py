@@ -76,6 +76,9 @@ def ray_session(config: RayConfig) -> Iterator[None]:
     else:
         # "local": otherwise Ray joins any cluster on this machine, and refuses num_cpus.
         options |= {"address": "local", "num_cpus": config.cpus, "include_dashboard": False}
+        home = Path.home() / ".ray"  # Ray writes its token there for all to read, and who has it runs code as this user
+        home.mkdir(mode=0o700, exist_ok=True)
+        home.chmod(0o700)
     with _held_by_a_thread(options):
         if not verbose:
             _keep_ray_off_the_terminal()

@@ -58,7 +58,7 @@ def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the workbook's text: each sheet's name, then its rows with tabs between the cells; empty rows are left out.
 
     Numbers are as their format shows them, dates as ISO 8601. Of a formula it has the value that was last computed; one
-    that was never computed is a warning.
+    that was never computed, or is computed anew on opening, is a warning.
 
     Raises SourceError: ``encrypted``, ``broken``, ``bomb``, ``too-large``.
     """
@@ -103,6 +103,7 @@ class Workbook:
                 self.not_read[f"{kind.removesuffix('sheet') or 'missing'} sheet"] += 1
         if not self.sheets and self.not_read["missing sheet"]:
             raise LookupError("none of its sheets is there")
+        self._is_stale = attribute(child(root, "calcPr"), "fullCalcOnLoad") in ("1", "true")
         first_is_1904 = attribute(child(root, "workbookPr"), "date1904") in ("1", "true")
         self._first_day = datetime(1904, 1, 1) if first_is_1904 else datetime(1899, 12, 30)
         paths = {kind: path for kind, path in parts.values()}
@@ -163,7 +164,7 @@ class Workbook:
                     column = min(_number(place.group()), _MOST_COLUMNS) - 1 if place else after
                     style = integer(cell, "s", 0)
                     text = self._text(cell, style)
-                    cells.append(Cell(column, text, _fault(cell, text), style in self._struck))
+                    cells.append(Cell(column, text, self._fault(cell, text), style in self._struck))
             yield number, cells
 
     def _line(self, cells: Iterable[Cell]) -> str:
@@ -192,12 +193,12 @@ class Workbook:
     def _in_font(self, style: int, text: str, is_plain: bool) -> str:
         return glyphs(text, self._fonts[style]) if is_plain and style < len(self._fonts) else text
 
-
-def _fault(cell: Any, text: str) -> str:
-    kind = attribute(cell, "t")
-    if kind == "e":
-        return f"error {text}"
-    return _UNCOMPUTED if not text and kind != "str" and child(cell, "f") is not None else ""
+    def _fault(self, cell: Any, text: str) -> str:
+        kind = attribute(cell, "t")
+        if kind == "e":
+            return f"error {text}"
+        lacks = self._is_stale or (not text and kind != "str")  # a stale value may be a writer's 0
+        return _UNCOMPUTED if lacks and child(cell, "f") is not None else ""
 
 
 def shown(value: float, code: str, first_day: datetime) -> str:

@@ -67,12 +67,14 @@ class _Read:
         for index in range(len(self._document)):
             text, comments = read_page(self._document, index)
             self.comments += comments
-            if is_picture(self._document[index], text):
-                found = _by_ocr(self._document[index]) if _ocr_is_there() else ""
+            page = self._document[index]
+            scanned = is_picture(page, text)
+            if scanned or (blank(text) and next(page.get_objects(max_depth=1), None)):  # its words may be curves
+                found = _by_ocr(page) if _ocr_is_there() else ""
                 if len(found) > len(text):
                     text = found
                     self._by_ocr.append(index + 1)
-                elif blank(text) or not _ocr_is_there():
+                elif (blank(text) and scanned) or not _ocr_is_there():
                     self._not_read.append(index + 1)
             self.unreadable += len(_UNREADABLE.findall(text))
             yield text
@@ -98,14 +100,15 @@ def _ranges(numbers: list[int]) -> str:
 def is_picture(page: Any, text: str) -> bool:
     """Whether a page with a text layer `text` is a picture: there is hardly any text, and pictures cover half of it.
 
-    A scanner may have cut a page into strips.
+    A scanner may have cut a page into strips. Of a page without any text whatever is drawn may be a picture.
     """
     import pypdfium2
 
     if len(text) >= _FEW_CHARS:
         return False
     width, height = page.get_size()
-    pictures = (one.get_bounds() for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]))
+    some = {"max_depth": 1} if blank(text) else {"filter": [pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]}
+    pictures = (one.get_bounds() for one in page.get_objects(**some))
     covered = sum((right - left) * (top - bottom) for left, bottom, right, top in pictures)
     return bool(covered >= width * height / 2)
 

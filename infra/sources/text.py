@@ -1,6 +1,7 @@
 """Plain text, Markdown, and rich text (.rtf) without what is deleted or hidden."""
 
 import codecs
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -49,6 +50,11 @@ def _heading(line: str) -> str:
 
 _RTF = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'([0-9a-f]{2})|\\([^a-z])|[{}]|[^\\{}]+", re.IGNORECASE)
 _RTF_OBJECT = re.compile(r"\{\\object\b")
+_RTF_PICTURE = re.compile(
+    r"\\(non)?shppict|(?:\\picscalex(\d{1,6})\s?\\picscaley(\d{1,6})[^{}]{0,200}?)?\\picwgoal(\d{1,6})\s?\\pichgoal(\d{1,6})"
+)
+_RTF_LARGE = 100_000_000
+"""Square twips of half an A4 page."""
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
 _RTF_NOTES = {"footnote": "Footnote: ", "annotation": "Comment: "}
 _RTF_READ = {
@@ -110,11 +116,24 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         raise SourceError("broken", "its marks cannot be read; save it again as .rtf, or as .docx") from error
     request.allowance.check(len(text))
     parts = {"embedded object": len(_RTF_OBJECT.findall(source)), "unreadable letter": text.count("\ufffd")}
+    parts["large picture"] = _large_pictures(source)
     parts["equation"] = len(re.findall(r"\\moMath(?![A-Za-z])", source))
     ended = "the file is cut off: its end is missing" if after is None else ""
     if re.search(r"\w", after or ""):
         ended = "what stands after the end of the text is not read"
     yield Parsed(clean(text), clean(name.strip()), "text/rtf", warnings=(*unread(parts), *filter(None, (ended,))))
+
+
+def _large_pictures(source: str) -> int:
+    """Count the pictures that may be pages; copies of them for other programs are none."""
+    found, is_copy = 0, False
+    for piece in _RTF_PICTURE.finditer(source):
+        if piece[4] is None:
+            is_copy = bool(piece[1])
+        elif not is_copy:
+            scaled = (int(piece[place + 2]) * int(piece[place] or 100) // 100 for place in (2, 3))
+            found += math.prod(scaled) >= _RTF_LARGE
+    return found
 
 
 def _first_group(source: str) -> tuple[str, str | None]:

@@ -63,6 +63,9 @@ class _Document:
     def lines(self) -> Iterator[str]:
         body = self._archive.xml(self._archive.main)
         self.not_read.update(not_read(body))
+        for kind in _NOTE_LABELS:
+            for note in self._notes[kind].values():
+                self.not_read.update(not_read(note))
         codes = "".join((one.text or "") + attribute(one, "instr") for one in body.iter("{*}instrText", "{*}fldSimple"))
         self.not_read["automatic number"] = len(_NUMBERING.findall(codes))
         self.not_read["form control"] = sum(kind == "control" for kind, _ in self._parts.values())
@@ -72,7 +75,9 @@ class _Document:
             if not kind:
                 yield from _Text(self._numbers, self._notes).blocks(body)
             for part in (path for found, path in beside if found and found == kind):
-                lines = _Text(self._numbers, self._notes).blocks(self._archive.xml(part))
+                printed = self._archive.xml(part)
+                self.not_read.update(not_read(printed))
+                lines = _Text(self._numbers, self._notes).blocks(printed)
                 yield from (line for line in lines if line.strip())
 
     def _printed_beside(self, body: Any) -> list[str]:

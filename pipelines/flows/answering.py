@@ -213,14 +213,15 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | 
             "report": address,
         },
     )
-    if withheld_by(summary):
-        reasons = "; ".join(breached(summary)) or "it counts answers of a withheld digest"
-        raise FailedItems(
-            f"the digest is withheld, the last good one's answers are shown: {reasons}. Report: {address}. "
-            f"Accept it by memagent release {summary['run_id']}"
-        )
     failed, result = failures(summary), RunSummary(**{**summary, "report": address})
     status, unread = status_of(summary), summary["readings"].get("unread", 0)
+    if withheld_by(summary):
+        reasons = "; ".join(breached(summary)) or "it counts answers of a withheld digest"
+        left = f" {unread:,} left: the budget is spent." if unread else ""
+        raise FailedItems(
+            f"the digest is withheld, the last good one's answers are shown: {reasons}. Report: {address}.{left} "
+            f"Accept it by memagent release {summary['run_id']}"
+        )
     if status == "completed":
         return result
     reasons = ", ".join(f"{count} {reason}" for reason, count in failed.items())

@@ -47,6 +47,15 @@ def test_a_start_that_came_too_late_is_tried_again(starts):
     assert called == ["init", "shutdown", "init", "shutdown", "init"]
 
 
+def test_no_other_user_can_read_rays_token(starts, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ray").mkdir(mode=0o755)
+    monkeypatch.setattr(jobs, "quiet_ray_data", lambda: None)
+    called = starts()
+    with jobs.ray_session(RayConfig()):
+        assert (tmp_path / ".ray").stat().st_mode & 0o777 == 0o700 and called == ["init"]
+
+
 def test_the_processes_of_a_failed_start_warn_of_nothing(starts, monkeypatch):
     starts()
     tries = []

@@ -58,6 +58,9 @@ def test_a_run_whose_budget_is_spent_is_no_plain_completed_flow(monkeypatch):
     broken = {**summary, "ingest": {"quarantined": {"broken": 1}}}
     said = answering._publish(None, broken, "memagent.corpus.digested").message
     assert "40 left" in said and "1 failed (1 source: broken)" in said
+    withheld = {**summary, "checks": {"withheld": ["r"]}}
+    with pytest.raises(answering.FailedItems, match=r"is withheld.* 40 left: the budget is spent"):
+        answering._publish(None, withheld, "memagent.corpus.withheld")
     states = {"c": state, "d": Completed(data=summary)}
     every = answering._summaries(states)
     assert every.name == "Paused" and "c: 40 left" in every.message

@@ -89,6 +89,7 @@ HOSTILE = {
     "the beginning of no mailbox": (beginning(sources._MARKUP), "From a {}\n", " 10:10"),
     "letters that are no base64": (mail._from_base64, "{}-", "abc\n"),
     "marks of rich text": (text._RTF.findall, "{}", "\\v"),
+    "pictures of rich text": (text._RTF_PICTURE.findall, "{}", "\\picscalex1\\picscaley1 "),
     "the title of rich text": (searched(text._RTF_TITLE), "{}", "{\\title "),
     "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),
     **{

@@ -241,13 +241,17 @@ def test_a_formula_with_an_empty_text_or_an_error_was_computed(tmp_path):
     cells = (
         '<c r="A1" t="str"><f>""</f><v></v></c><c r="B1" t="e"><f>NA()</f><v>#N/A</v></c><c r="C1"><f>1</f><v>1</v></c>'
     )
-    openpyxl.Workbook().save(tmp_path / "a.xlsx")
-    with zipfile.ZipFile(tmp_path / "a.xlsx") as empty, zipfile.ZipFile(tmp_path / "b.xlsx", "w") as book:
-        for name in empty.namelist():
-            part = empty.read(name).decode()
-            book.writestr(name, part.replace("<sheetData></sheetData>", f"<sheetData><row>{cells}</row></sheetData>"))
-    (document,) = parse(str(tmp_path / "b.xlsx"), "b.xlsx", IngestConfig())
-    assert document.text == "\t#N/A\t1" and not document.warnings
+    for anew, warnings in ((False, ()), (True, ("part not read: 2 uncomputed formulas",))):
+        made = openpyxl.Workbook()
+        made.calculation.fullCalcOnLoad = anew  # some writers put 0 for each value, and leave it to Excel
+        made.save(tmp_path / "a.xlsx")
+        with zipfile.ZipFile(tmp_path / "a.xlsx") as empty, zipfile.ZipFile(tmp_path / "b.xlsx", "w") as book:
+            for name in empty.namelist():
+                part = empty.read(name).decode()
+                rows = f"<sheetData><row>{cells}</row></sheetData>"
+                book.writestr(name, part.replace("<sheetData></sheetData>", rows))
+        (document,) = parse(str(tmp_path / "b.xlsx"), "b.xlsx", IngestConfig())
+        assert document.text == "\t#N/A\t1" and document.warnings == warnings
 
 
 def test_a_hidden_sheet_says_so(tmp_path):

@@ -158,6 +158,20 @@ def test_rich_text_has_its_notes_headers_and_shapes_without_what_is_deleted_or_h
     assert document.title == "Lease of the mill"
 
 
+def test_pictures_of_rich_text_that_may_be_pages_are_said_once(tmp_path):
+    scan = r"{\pict{\*\picprop{\sp}}\picscalex53\picscaley51\piccropl0\picwgoal18600\pichgoal26310\pngblip 89}"
+    logo = r"{\pict\picwgoal2000\pichgoal1000\pngblip 89}"
+    copied = rf"{{\*\shppict{scan}}}{{\nonshppict{scan}}}"
+    for pictures, count in (
+        (scan, 1),
+        (logo, 0),
+        (copied, 1),
+        (copied + logo + scan.replace("scalex53", "scalex10"), 1),
+    ):
+        warnings = (f"part not read: {count} large picture",) if count else ()
+        assert rtf(tmp_path, f"The fee. {pictures}").warnings == warnings
+
+
 def test_a_row_of_rich_text_is_a_line_whatever_its_cells_have(tmp_path):
     row = r"\trowd\pard\intbl Fee\cell\pard\intbl 100\par 200\cell{\intbl days\par}\cell\row\pard After\par"
     assert rtf(tmp_path, row).text.split("\n")[:2] == ["Fee\t100 200\tdays\t", "After"]

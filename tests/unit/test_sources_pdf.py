@@ -245,7 +245,23 @@ def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
     monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: False)
     strips = " ".join(f"q 600 0 0 80 0 {80 * row} cm /I Do Q" for row in range(10))
     assert parsed(strips).warnings == ("part not read: page 2 (a picture)",)
-    assert parsed("q 600 0 0 80 0 0 cm /I Do Q").warnings == ()
+    words = "BT /F 12 Tf 50 700 Td (Fee) Tj ET"
+    assert parsed(f"{words} q 600 0 0 80 0 0 cm /I Do Q").warnings == ()
+
+
+def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
+    curves = "50 700 m 60 720 70 720 80 700 c f"
+    head = "<</Type/XObject/Subtype/Form/Matrix[600 0 0 800 0 0]/BBox[0 0 1 1]/Resources<</XObject<</I 7 0 R>>>>>>"
+    scaled = stream("/I Do", head)
+    form = "/Resources<</Font<</F 6 0 R>>/XObject<</X 8 0 R>>>>"
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: "")
+    for there in (False, True):
+        monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda there=there: there)
+        assert parsed("/X Do", form, "", scaled).warnings == ("part not read: page 2 (a picture)",)
+        assert parsed("").warnings == ()
+        assert parsed(curves).warnings == (() if there else ("part not read: page 2 (a picture)",))
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: "Fee of sixty")
+    assert parsed(curves).text.endswith("Fee of sixty") and parsed(curves).warnings == ("read by OCR: page 2",)
 
 
 def test_comments_and_attachments_are_said():

@@ -488,3 +488,7 @@ def test_what_is_drawn_and_embedded_is_said():
     assert document.warnings == ("part not read: 2 charts; 1 embedded object; 1 large picture; 2 form controls",)
     (plain,) = parse_docx(io.BytesIO(docx(paragraph(run("x")))), ParseRequest("a.docx", IngestConfig()))
     assert plain.warnings == ()
+    body = paragraph(run("x")) + '<w:sectPr><w:headerReference r:id="header1"/></w:sectPr>'
+    header = docx(body, {"header1": paragraph(drawn("chart") + page)})
+    (document,) = parse_docx(io.BytesIO(header), ParseRequest("a.docx", IngestConfig()))
+    assert document.warnings == ("part not read: 1 chart; 1 large picture",)
