@@ -280,7 +280,7 @@ class Config(Section):
     commit_seconds: float = Field(5.0, gt=0)
     """Answers are committed this often."""
     wait: bool = True
-    """Wait for a run that is reading the same documents for the same questions; else it is an error."""
+    """Wait for a run that reads the same documents for the same questions, or is the same training; else an error."""
     reward_functions: tuple[str, ...] = ()
     """Rewards, ``module:function``, that the callers of flows may train with: others would import code of their choice.
     """

@@ -49,8 +49,8 @@ _EVERY = 0.5
 """Seconds between two pictures."""
 _CHARS = 300
 """Of a quote."""
-_log = logging.getLogger("memagent.ask")
 _CELL = 'style="text-align:left;vertical-align:top"'
+_log = logging.getLogger("memagent.ask")
 
 
 def progress_display(wanted: bool | None) -> AbstractContextManager[Progress | None]:
@@ -354,7 +354,7 @@ class Answers(AnswerTable):
             with shown as show:
                 self._summary = ask_target(asked, self._request, show)
             if lacking := unanswered(self._summary):
-                _log.warning("run %s: without an answer: %s; asking again goes on with them", self._run_id, lacking)
+                _log.warning("run %s: without an answer: %s", self._run_id, lacking)
         except BaseException as error:  # raised where the answers are waited for
             self._error = error
         finally:

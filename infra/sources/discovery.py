@@ -114,7 +114,7 @@ def _list_local(path: str, argument: str, listing: Listing, earlier: _Names) -> 
     listing.covers.append(lambda source: source == quoted(folder))  # what was said of it in an earlier run is over
     if os.path.lexists(path):
         listing.covers.append(lambda source: source == shown)
-        _add_local(path, os.path.basename(path), None, listing)
+        _add_local(path, name, None, listing)
         return
     if not _MAGIC.search(path):
         known = set(earlier())

@@ -63,9 +63,8 @@ class _Document:
     def lines(self) -> Iterator[str]:
         body = self._archive.xml(self._archive.main)
         self.not_read.update(not_read(body))
-        for kind in _NOTE_LABELS:
-            for note in self._notes[kind].values():
-                self.not_read.update(not_read(note))
+        for note in (one for notes in self._notes.values() for one in notes.values()):
+            self.not_read.update(not_read(note))
         codes = "".join((one.text or "") + attribute(one, "instr") for one in body.iter("{*}instrText", "{*}fldSimple"))
         self.not_read["automatic number"] = len(_NUMBERING.findall(codes))
         self.not_read["form control"] = sum(kind == "control" for kind, _ in self._parts.values())

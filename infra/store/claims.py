@@ -74,7 +74,7 @@ def claimed(
 def used(
     corpus: Corpus, run_id: str, work: Collection[str] = (), *, wait: bool, show: Progress | None
 ) -> Iterator[None]:
-    """Keep away for the body who wants the whole store for itself (`alone`), or does equal `work` (see `claimed`).
+    """Hold, for the body, what keeps away runs that want the whole store (`alone`) or claim equal `work` (`claimed`).
 
     `show` is told of the run that is in the way, when waiting for it begins.
 

@@ -251,8 +251,7 @@ def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> Non
             if (found and found != last) or (not again and has_documents(whom.corpus)):
                 summary = _answered(whom, request, most, json_=False, again=again)
                 if lacking := unanswered(summary):
-                    said = f"without an answer: {lacking}. The same command again, or a change, goes on with them"
-                    typer.echo(said, err=True)
+                    typer.echo(f"without an answer: {lacking}", err=True)
                 if not again:
                     show_held(Console(), summary)
                 if open_ and not again:

@@ -38,7 +38,7 @@ class FileVerdict:
     """Whether it is on a correction, which the file shows in place of the reader's answer."""
     shown: str | None = None
     """What the file shows for the reader's answer, where nothing else in it tells whether that was edited."""
-    by_reader: str | None = None
+    engine_answer: str | None = None
     """The reader's answer, where the file has it: a spreadsheet may have changed how it is written."""
 
 
@@ -112,7 +112,7 @@ def _homes(store: Store, path: Path, verdicts: Sequence[FileVerdict], corpus: st
         verdict = by_reading[row["reading_id"]]
         if verdict.shown is not None and verdict.shown.split() != row["answer"].split():
             raise UsageError(f"{verdict.where}: {_EDITED}")
-        if verdict.by_reader is not None and not _may_be_one(verdict.by_reader, row["answer"]):
+        if verdict.engine_answer is not None and not _may_be_one(verdict.engine_answer, row["answer"]):
             raise UsageError(f"{verdict.where}: {_SORTED}")
         if verdict.on_correction:
             same = judged_in(row["corpus"]).get(FeedbackTarget(row["content_hash"], row["question"]), ())
@@ -206,8 +206,8 @@ def _verdict(where: str, row: Json) -> FileVerdict | None:
         answer = answer or ABSENT
     kind = cast(Literal["accepted", "rejected", "corrected"], verdict)
     shown = values["answer"] or None if kind == "accepted" and "engine_answer" not in row else None
-    said = values["engine_answer"] if "engine_answer" in row else None
-    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction, shown, said)
+    by_engine = values["engine_answer"] if "engine_answer" in row else None
+    return FileVerdict(values["reading_id"].strip(), kind, answer, where, on_correction, shown, by_engine)
 
 
 _EDITED = (

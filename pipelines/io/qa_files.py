@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from infra.sources.dataset_files import open_records
 from infra.store.claims import used
@@ -170,10 +171,11 @@ def import_qa(
 def _import_qa(corpus: Corpus, path: Path, run_id: str, columns: Columns | None, format: str | None) -> Json:
     started, refused = now(), Counter[str]()
     records, parse = open_records(path, columns, format)
-    there = current_documents(corpus, ["content_hash", "source"]).to_pylist()
-    sources = set(current_sources(corpus, ["source"])["source"].to_pylist())
+    there = current_documents(corpus, ["content_hash", "source"])
     # An import may have been killed between its documents and their sources: these are written now.
-    hashes = {row["content_hash"] for row in there if row["source"] in sources or not row["source"].startswith(_SOURCE)}
+    known = pc.is_in(there["source"], value_set=current_sources(corpus, ["source"])["source"])
+    written = there.filter(pc.or_(known, pc.invert(pc.starts_with(there["source"], _SOURCE))))
+    hashes = set(written["content_hash"].to_pylist())
     gone = forgotten(corpus)
     writer = DocumentWriter(corpus, run_id, started)
     fresh: list[Qa] = []

@@ -148,9 +148,7 @@ def _check_logs(work: _Check) -> _BucketCheck:
     for name in TABLES:
         found = log_damage(store, name)
         if found.lost:
-            lost = {
-                f"{name}/_delta_log": f"{found.lost}: restore it from a backup, or repeat an import that was killed"
-            }
+            lost = {f"{name}/_delta_log": f"{found.lost}: restore it from a backup, or repeat a killed import"}
             damages += _damages("tables", lost, repair="")
             continue
         for version, reason in found.commits.items():
