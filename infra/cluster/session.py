@@ -77,7 +77,7 @@ def ray_session(config: RayConfig) -> Iterator[None]:
         # "local": otherwise Ray joins any cluster on this machine, and refuses num_cpus.
         options |= {"address": "local", "num_cpus": config.cpus, "include_dashboard": False}
         home = Path.home() / ".ray"  # Ray writes its token there for all to read, and who has it runs code as this user
-        home.mkdir(mode=0o700, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         home.chmod(0o700)
     with _held_by_a_thread(options):
         if not verbose:

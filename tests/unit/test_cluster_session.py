@@ -51,6 +51,8 @@ def test_no_other_user_can_read_rays_token(starts, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ray").mkdir(mode=0o755)
     monkeypatch.setattr(jobs, "quiet_ray_data", lambda: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests' Ray may run in this process
+    monkeypatch.setattr(jobs, "started_here", jobs.started_here)
     called = starts()
     with jobs.ray_session(RayConfig()):
         assert (tmp_path / ".ray").stat().st_mode & 0o777 == 0o700 and called == ["init"]
