@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
 from infra.sources.decoding import bullet, clean, glyphs
-from infra.sources.office import attribute, child, integer, local_name, opened, xml
+from infra.sources.office import HALF_A_PAGE, attribute, centimetres, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.oasis.opendocument.text"
@@ -104,21 +104,9 @@ def _not_read(body: Any) -> Counter[str]:
         if next(frame.iter("{*}object", "{*}object-ole"), None) is not None:
             found["embedded object"] += 1
         elif next(frame.iter("{*}image"), None) is not None:
-            found["large picture"] += _centimetres(frame, "width") * _centimetres(frame, "height") >= _HALF_A_PAGE
+            size = centimetres(attribute(frame, "width")) * centimetres(attribute(frame, "height"))
+            found["large picture"] += size >= HALF_A_PAGE
     return found
-
-
-_HALF_A_PAGE = 312
-"""Square centimetres of half an A4 page."""
-_UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72}
-
-
-def _centimetres(frame: Any, side: str) -> float:
-    size = attribute(frame, side)
-    try:
-        return float(size[:-2]) * _UNITS.get(size[-2:], 0.0)
-    except ValueError:
-        return 0.0
 
 
 class _Looks:

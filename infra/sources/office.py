@@ -3,6 +3,7 @@
 Names are compared without their namespace: the strict variant of the format has others.
 """
 
+import math
 import posixpath
 import re
 import zipfile
@@ -131,11 +132,21 @@ def _number(paragraph: Any, counts: dict[int, tuple[tuple[str, str], int]]) -> s
     return _AROUND[around].format(counted(count, _NUMBERS[style]))
 
 
-_HALF_A_PAGE = 312 * 360_000**2
-"""Square EMU of half an A4 page: a smaller picture is rarely a scan."""
+HALF_A_PAGE = 312
+"""Square centimetres of half an A4 page: a smaller picture is rarely a scan."""
+_UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "px": 2.54 / 96}
+_SIZE = re.compile(r"(?:^|;)\s*(width|height)\s*:\s*([0-9.]{1,20}[a-z]{2})")
 
 
-def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
+def centimetres(size: str) -> float:
+    """Return a size that has its unit, in centimetres; 0: it has another, or none."""
+    try:
+        return float(size[:-2]) * _UNITS.get(size[-2:], 0.0)
+    except ValueError:
+        return 0.0
+
+
+def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]:
     """Return what a part draws, or has from other programs, that is not in its text.
 
     A picture counts from so many square EMU on: it may be a page.
@@ -151,6 +162,12 @@ def not_read(root: Any, large: float = _HALF_A_PAGE) -> Counter[str]:
     for one in root.iter("{*}pic"):
         size = next((ext for ext in one.iter("{*}ext") if ext.get("cx") and ext.get("cy")), None)
         found["large picture"] += size is not None and int(size.get("cx")) * int(size.get("cy")) >= large
+    for one in root.iter("{*}imagedata"):  # of VML, which is the older form of a picture, or an object's preview
+        if next(one.iterancestors("{*}Fallback", "{*}object"), None) is None:
+            sides = dict(_SIZE.findall(attribute(one.getparent(), "style")))
+            found["large picture"] += (
+                math.prod(centimetres(sides.get(side, "")) for side in ("width", "height")) >= HALF_A_PAGE
+            )
     return found
 
 

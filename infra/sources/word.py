@@ -2,12 +2,14 @@
 
 Tracked insertions count and deletions do not. Notes, comments and text boxes follow the paragraph that has their mark;
 headers stand before the body and footers after it, each once. Numbers of lists are computed as Word shows them, so that
-"Breach of 2.2" has its target.
+"Breach of 2.2" has its target. A content control that is bound to data says what the data says, as in Word.
 """
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
@@ -33,6 +35,15 @@ _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _MOST_COLUMNS = 63
 """Columns of a table in Word."""
 _MOST_LEVELS = 9
+_PROPERTIES = {
+    "core-properties": "{6C3C8BC8-F283-45AE-878A-BAB7291924A1}",
+    "extended-properties": "{6668398D-A668-4E3E-A5EB-62B293D839F1}",
+}
+"""Kinds of parts to which Word binds content controls by names of its own."""
+_PREFIX = re.compile(r"""xmlns:([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_KEPT = ("{*}sdt", "{*}delText", "{*}moveFrom", "{*}blip")
+"""Parts of a content control that its data cannot stand for: controls, tracked changes, pictures."""
 _LIFTED = 4
 """Half points from which on a run that is lifted is raised; a lesser shift is for the eye."""
 
@@ -57,11 +68,12 @@ class _Document:
         self.not_read = archive.not_read
         """Parts that are not in the lines so far."""
         self._parts = archive.related(archive.main)
+        self._data = cache(archive.xml)
         self._numbers = _Numbers(self._of_kind("numbering"), self._of_kind("styles"))
         self._notes = {kind: {attribute(one, "id"): one for one in self._of_kind(kind)} for kind in _NOTE_LABELS}
 
     def lines(self) -> Iterator[str]:
-        body = self._archive.xml(self._archive.main)
+        body = self._xml(self._archive.main)
         self.not_read.update(not_read(body))
         for note in (one for notes in self._notes.values() for one in notes.values()):
             self.not_read.update(not_read(note))
@@ -74,7 +86,7 @@ class _Document:
             if not kind:
                 yield from _Text(self._numbers, self._notes).blocks(body)
             for part in (path for found, path in beside if found and found == kind):
-                printed = self._archive.xml(part)
+                printed = self._xml(part)
                 self.not_read.update(not_read(printed))
                 lines = _Text(self._numbers, self._notes).blocks(printed)
                 yield from (line for line in lines if line.strip())
@@ -92,7 +104,67 @@ class _Document:
 
     def _of_kind(self, kind: str) -> Any:
         part = next((path for found, path in self._parts.values() if found == kind), None)
-        return self._archive.xml(part) if part is not None else ()
+        return self._xml(part) if part is not None else ()
+
+    def _xml(self, part: str) -> Any:
+        """Return a part's root in which each content control says what it is bound to (17.5.2.6)."""
+        root = self._archive.xml(part)
+        for control in root.iter("{*}sdt"):
+            binding = child(child(control, "sdtPr"), "dataBinding")
+            if binding is not None and (said := self._bound(binding)) is not None:
+                _fill(control, said)
+        return root
+
+    def _bound(self, binding: Any) -> str | None:
+        """Return what the data of a binding says; None: there is no such data."""
+        from lxml import etree  # type: ignore[import-untyped]
+
+        store = attribute(binding, "storeItemID").upper()
+        mappings = _PREFIX.findall(attribute(binding, "prefixMappings"))
+        names = {prefix: double or single for prefix, double, single in mappings}
+        with suppress(etree.XPathError, SyntaxError):
+            for part in (path for name, path in self._stores if not store or name == store):
+                found = self._data(part).xpath(attribute(binding, "xpath"), namespaces=names)
+                if isinstance(found, list) and found:
+                    return found[0] if isinstance(found[0], str) else "".join(found[0].itertext())
+        return None
+
+    @cached_property
+    def _stores(self) -> list[tuple[str, str]]:
+        """The ids and paths of the parts that content controls can be bound to."""
+        top = self._archive.related("").values()
+        found = [(_PROPERTIES[kind], path) for kind, path in top if kind in _PROPERTIES]
+        for path in (path for kind, path in self._parts.values() if kind == "customXml"):
+            own = [one for kind, one in self._archive.related(path).values() if kind == "customXmlProps"]
+            found.append((attribute(self._data(own[0]), "itemID").upper() if own else "", path))
+        return found
+
+
+def _fill(control: Any, said: str) -> None:
+    """Have a content control say what its data says, in the words of its list or box."""
+    look, content = child(control, "sdtPr"), child(control, "sdtContent")
+    words = list(content.iter("{*}t", "{*}sym", "{*}br", "{*}cr", "{*}tab")) if content is not None else []
+    box, day = child(look, "checkbox"), child(look, "date")
+    if box is not None:
+        ticked = said.strip() in ("1", "true")
+        said, same = _TICKED if ticked else _EMPTY, ticked == is_on(child(box, "checked"))
+    else:
+        choices = {attribute(one, "value"): attribute(one, "displayText") for one in look.iter("{*}listItem")}
+        said = choices.get(said) or said
+        shown = "".join(one.text or "" for one in words)
+        if day is not None and _DAY.match(said):
+            said, shown = said[:10], attribute(day, "fullDate")[:10]  # shown in a format of its own
+        same = "".join(said.split()) == "".join(shown.split()) if said else is_on(child(look, "showingPlcHdr"))
+    if same or content is None or said.startswith("<?xml") or next(content.iter(*_KEPT), None) is not None:
+        return
+    for one in words:
+        one.getparent().remove(one)
+    run, space = next(content.iter("{*}r"), None), content.tag.removesuffix("sdtContent")
+    if run is None:
+        run = content.makeelement(f"{space}r")
+        next(content.iter("{*}p"), content).append(run)
+    run.append(content.makeelement(f"{space}t"))
+    run[-1].text = said
 
 
 class _Text:

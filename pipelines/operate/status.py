@@ -1,9 +1,8 @@
 """The status of a store: corpora, runs, quarantine."""
 
 import json
-from typing import TYPE_CHECKING, TypedDict, get_args
+from typing import TYPE_CHECKING, TypedDict
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from infra.store.claims import is_alive
@@ -12,7 +11,7 @@ from infra.store.delta import Table
 from infra.store.documents import quarantined as documents_quarantined
 from infra.store.location import Corpus, Store
 from infra.store.runs import ENDED, by_end, resolve
-from infra.store.schemas import Ended, FailureRow, RunRow
+from infra.store.schemas import FailureRow, RunRow
 from memagent.config import Config
 from memagent.errors import ConfigError
 from pipelines.views.counts import CorpusCounts, corpus_counts
@@ -56,16 +55,14 @@ class StoreStatus(TypedDict):
 def find_run(store: Store, run: str, corpus: str | None = None) -> str:
     """Return the id of a run of ask, digest or evaluate by its id, the beginning of it, or ``last``.
 
-    Of a corpus, runs count that have not ended, too; but ``last`` is the last one that has.
+    ``last`` is the last one that has ended; by their ids others are found, too.
 
     Raises UsageError: there is no such run; the message names the nearest.
     """
-    columns = ["run_id", "kind", "status", "started_at", "ended_at"]
-    runs = Table(store, "runs").read(corpus, columns, None if corpus else ENDED)
-    runs = runs.filter(pc.is_in(runs["kind"], value_set=pa.array(_ANSWERING)))
-    if run == "last":
-        runs = runs.filter(pc.is_in(runs["status"], value_set=pa.array(get_args(Ended))))
-    ids = by_end(runs) if run == "last" or not corpus else runs.sort_by("started_at")["run_id"].to_pylist()
+    columns = ["run_id", "started_at", "ended_at"]
+    chosen = pc.field("kind").isin(_ANSWERING)
+    runs = Table(store, "runs").read(corpus, columns, chosen & ENDED if run == "last" else chosen)
+    ids = by_end(runs) if run == "last" else runs.sort_by("started_at")["run_id"].to_pylist()
     return resolve(run, ids, f"corpus {corpus!r}" if corpus else store.url)
 
 

@@ -15,6 +15,7 @@ from memagent.config import load_config
 from memagent.errors import MemagentError, UsageError
 from pipelines.ask import digest
 from pipelines.cli.main import app
+from pipelines.cli.operate import show_scheduled_runs
 from pipelines.io.answers import answer_rows
 from pipelines.operate.backfill import Dates, backfill
 from pipelines.schedule import note_told, notices, scheduled_runs_of
@@ -148,13 +149,15 @@ def test_nights_without_a_digest_are_missing(corpus, config):
     assert "late" in [notice["problem"] for notice in notices(corpus, config.schedule)]
 
 
-def test_a_digest_that_was_broken_off_left_its_night_half_answered(corpus, config):
+def test_a_digest_that_was_broken_off_left_its_night_half_answered(corpus, config, capsys):
     begin_run(corpus, "killed", "digest", {}, ["w"])
     table = Table(corpus.store, "runs")
     rows = [row for row in table.read("c").to_pylist() if row["status"] == "completed"]
     table.delete("c", run_id=[row["run_id"] for row in rows])
     (scheduled,) = scheduled_runs_of(corpus, config.schedule, 3)
     assert (scheduled["state"], scheduled["run_id"], scheduled["ended_at"]) == ("half-answered", "killed", "")
+    show_scheduled_runs("c", [scheduled])
+    assert capsys.readouterr().out.split()[-2:] == ["half-answered", "killed"], "what it asked is not known"
 
 
 def test_the_commands(corpus, config, model_folder):

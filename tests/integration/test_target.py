@@ -11,6 +11,7 @@ from infra.store.corpora import corpora, default_questions, remember, sources_of
 from infra.store.delta import Table
 from infra.store.documents import current_documents
 from infra.store.location import Corpus, Store
+from infra.store.runs import begin_run
 from infra.store.schemas import now
 from memagent.config import load_config
 from memagent.errors import ConfigError, MemagentError, UsageError
@@ -19,6 +20,7 @@ from pipelines.ask import AskRequest, ask, digest
 from pipelines.io.answers import answer_table, answered_before, newly_answered
 from pipelines.operate.dry_run import ask_dry_run, digest_dry_run
 from pipelines.operate.status import corpus_status, find_run, show_status
+from pipelines.report.data import load_run
 from pipelines.stages.ingest import ingest
 from pipelines.target import Target, absolute, ask_target, find_target, news
 from tests.support.archives import HERON, OTTER, write_archive
@@ -330,6 +332,10 @@ def test_a_run_is_found_by_its_beginning_in_its_corpus(store, archive, config):
     assert find_run(store, "last", "docs") == find_run(store, "last") == last["run_id"]
     with pytest.raises(UsageError, match="in corpus 'other'; the newest are: none"):
         find_run(store, "last", "other")
+    begin_run(whom.corpus, "20261124-071933-killed", "ask", {}, [])
+    assert find_run(store, "last") == last["run_id"]
+    with pytest.raises(UsageError, match=r"no finished run '20261124-.*start the same command again"):
+        load_run(store, find_run(store, "20261124"))
 
 
 def test_the_status_fits_eighty_columns(store, archive, config, monkeypatch, capsys):

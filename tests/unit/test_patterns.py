@@ -13,7 +13,7 @@ import pytest
 
 from examples.nano import contract_places
 from infra import sources
-from infra.sources import decoding, excel, html, mail, style_sheets, text
+from infra.sources import decoding, excel, html, mail, office, style_sheets, text, word
 from memagent.evaluation import contracts, needles
 from memagent.evaluation.contract_match import _DURATION
 from memagent.evaluation.loaders import public
@@ -91,6 +91,10 @@ HOSTILE = {
     "marks of rich text": (text._RTF.findall, "{}", "\\v"),
     "pictures of rich text": (text._RTF_PICTURE.findall, "{}", "\\picscalex1\\picscaley1 "),
     "the title of rich text": (searched(text._RTF_TITLE), "{}", "{\\title "),
+    "spaces of names in a binding": (word._PREFIX.findall, "{}", "xmlns:a='\" "),
+    "a space of names in a binding": (word._PREFIX.findall, "xmlns:a{}", " "),
+    "the size of a picture": (office._SIZE.findall, ";{}", " "),
+    "sizes of a picture": (office._SIZE.findall, "{}", ";width:1"),
     "a number's format": (lambda code: excel.shown(1.0, code, datetime(1900, 1, 1)), "{}", "[$"),
     **{
         f"folding {part!r}": (lambda text: folding.FoldedText(text).places("a b"), "{}x", part)

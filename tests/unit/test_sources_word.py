@@ -488,7 +488,69 @@ def test_what_is_drawn_and_embedded_is_said():
     assert document.warnings == ("part not read: 2 charts; 1 embedded object; 1 large picture; 2 form controls",)
     (plain,) = parse_docx(io.BytesIO(docx(paragraph(run("x")))), ParseRequest("a.docx", IngestConfig()))
     assert plain.warnings == ()
+    old = "<w:pict><w:shape style='width:468pt;margin:0;height:{}'><w:imagedata/></w:shape></w:pict>"
+    scans = old.format("8.5in") + old.format("20pt") + old.format("100%")
+    scans += f"<w:object>{old.format('8in')}</w:object>"  # the preview of an object
+    (document,) = parse_docx(io.BytesIO(docx(paragraph(f"<w:r>{scans}</w:r>"))), ParseRequest("a.docx", IngestConfig()))
+    assert document.warnings == ("part not read: 1 large picture",)
     body = paragraph(run("x")) + '<w:sectPr><w:headerReference r:id="header1"/></w:sectPr>'
     header = docx(body, {"header1": paragraph(drawn("chart") + page)})
     (document,) = parse_docx(io.BytesIO(header), ParseRequest("a.docx", IngestConfig()))
     assert document.warnings == ("part not read: 1 chart; 1 large picture",)
+
+
+STORE = "{11111111-2222-3333-4444-555555555555}"
+
+
+def bound(path: str, shown: str, kind: str = "<w:text/>", store: str = STORE) -> str:
+    names = "xmlns:d='lease' xmlns:dc=&quot;http://purl.org/dc/elements/1.1/&quot;"
+    binding = f'<w:dataBinding w:prefixMappings="{names}" w:xpath="{path}" w:storeItemID="{store}"/>'
+    return f"<w:sdt><w:sdtPr>{kind}{binding}</w:sdtPr><w:sdtContent>{shown}</w:sdtContent></w:sdt>"
+
+
+def test_a_bound_control_says_what_its_data_says():
+    data = "<d:lease xmlns:d='lease' rent='900'><d:price>NEW 200</d:price><d:day>2026-05-06T00:00:00</d:day><d:none/>"
+    data += "<d:kind>b</d:kind><d:yes>true</d:yes><d:two>one\ntwo</d:two></d:lease>"
+    core = "<c><dc:title xmlns:dc='http://purl.org/dc/elements/1.1/'>Lease of the mill</dc:title></c>"
+    choices = (
+        "<w:dropDownList><w:listItem w:value='a' w:displayText='monthly'/><w:listItem w:value='b'/></w:dropDownList>"
+    )
+    of_core = "{6c3c8bc8-f283-45ae-878a-bab7291924a1}"
+    day, box = "<w:date w:fullDate='{}'/>", "<w:checkbox><w:checked w:val='0'/></w:checkbox>"
+    hint = "<w:showingPlcHdr/>"
+    root = "/d:lease[1]/d:"
+    parts = [
+        (bound(f"{root}price[1]", run("OLD ") + run("100")), "NEW 200"),
+        (bound("/d:lease/@rent", run("800"), ""), "900"),
+        (bound(f"{root}day", run("May 6"), day.format("2026-05-06T00:00:00Z")), "May 6"),
+        (bound(f"{root}day", run("May 5"), day.format("2026-05-05T00:00:00Z")), "2026-05-06"),
+        (bound(f"{root}kind", run("monthly"), choices), "b"),
+        (bound(f"{root}kind", run("monthly"), choices.replace("'b'", "'b' w:displayText='yearly'")), "yearly"),
+        (bound(f"{root}yes", run("☐"), box), "☒"),
+        (bound(f"{root}two", run("one") + "<w:r><w:br/></w:r>" + run("two")), "one\ntwo"),
+        (bound(f"{root}none", run("OLD")), ""),
+        (bound(f"{root}none", run("Click here"), hint), "Click here"),
+        (bound(f"{root}price", "", hint), "NEW 200"),
+        (bound("//d:gone", run("kept")), "kept"),
+        (bound("][", run("kept")), "kept"),
+        (bound("count(//d:price)", run("kept")), "kept"),
+        (bound(f"{root}price", run("kept"), store="{0}"), "kept"),
+        (bound(f"{root}price", run("kept") + "<w:del><w:r><w:delText>x</w:delText></w:r></w:del>"), "kept"),
+        (bound("//dc:title", run("Draft"), store=of_core), "Lease of the mill"),
+        (bound(f"{root}price", paragraph(run("OLD")) + paragraph(run("more"))), "NEW 200\n"),
+    ]
+    body = "".join(part if "<w:p>" in part else paragraph(part) for part, _ in parts)
+    top = {"main": ("officeDocument", "word/document.xml"), "core": ("core-properties", "docProps/core.xml")}
+    files = {
+        "_rels/.rels": _relations(top),
+        "docProps/core.xml": core,
+        "word/customXml.xml": data,
+        "word/_rels/customXml.xml.rels": _relations({"a": ("customXmlProps", "props.xml")}),
+        "word/props.xml": f"<p itemID='{STORE}'/>",
+    }
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(docx(body, {"customXml": ""}))) as old, zipfile.ZipFile(file, "w") as new:
+        for name, content in ({name: old.read(name) for name in old.namelist()} | files).items():
+            new.writestr(name, content)
+    (document,) = parse_docx(file, ParseRequest("a.docx", IngestConfig()))
+    assert document.text == "\n".join(said for _, said in parts)
