@@ -1,6 +1,7 @@
 """PDF (pdfium). A page that is a picture is read by OCR, if the extra `ocr` is installed."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
@@ -43,8 +44,7 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     try:
         text, starts = joined_pages(list(within(request.allowance, read.pages())))
         title = clean(document.get_metadata_dict().get("Title") or "")
-        attachments, letters = document.count_attachments(), read.unreadable
-        beside = unread({"attachment": attachments, "comment": read.comments, "unreadable letter": letters})
+        read.beside["attachment"] += document.count_attachments()
         form = document.get_formtype()
     finally:
         document.close()
@@ -53,7 +53,7 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     if blank(text):
         how = "OCR found none either" if _ocr_is_there() else "pip install 'memagent[ocr]', or run OCR on it first"
         raise SourceError("no-text", f"its pages have no text, only images; {how}")
-    yield Parsed(text, title, "application/pdf", page_starts=starts, warnings=(*read.warnings(), *beside))
+    yield Parsed(text, title, "application/pdf", page_starts=starts, warnings=(*read.warnings(), *unread(read.beside)))
 
 
 class _Read:
@@ -61,12 +61,13 @@ class _Read:
         self._document = document
         self._by_ocr: list[int] = []
         self._not_read: list[int] = []
-        self.comments = self.unreadable = 0  # on the pages so far
+        self.beside = Counter[str]()
+        """What is not in the text of the pages so far."""
 
     def pages(self) -> Iterator[str]:
         for index in range(len(self._document)):
-            text, comments = read_page(self._document, index)
-            self.comments += comments
+            text, beside = read_page(self._document, index)
+            self.beside.update(beside)
             page = self._document[index]
             scanned = is_picture(page, text)
             if scanned or (blank(text) and next(page.get_objects(max_depth=1), None)):  # its words may be curves
@@ -76,7 +77,7 @@ class _Read:
                     self._by_ocr.append(index + 1)
                 elif (blank(text) and scanned) or not _ocr_is_there():
                     self._not_read.append(index + 1)
-            self.unreadable += len(_UNREADABLE.findall(text))
+            self.beside["unreadable letter"] += len(_UNREADABLE.findall(text))
             yield text
 
     def warnings(self) -> tuple[str, ...]:

@@ -125,10 +125,10 @@ class _Chars:
 
 
 class PageText(NamedTuple):
-    """The text of a page, as it stands in the document's text, and how many comments the page has."""
+    """The text of a page, as it stands in the document's text, and what is not in it, such as comments."""
 
     text: str
-    comments: int
+    not_read: Counter[str]
 
 
 def read_page(document: Any, index: int) -> PageText:
@@ -141,7 +141,7 @@ def read_page(document: Any, index: int) -> PageText:
 
     try:
         page = _upright(document, index)
-        comments, lines, fields = _comments(page), list(_lines(page)), list(_fields(document, page))
+        beside, lines, fields = _beside(page), list(_lines(page)), list(_fields(document, page))
         printed = Counter(_signs(page.get_textpage()) if fields else ())
         # Else the values of forms and free-text notes are no text of the page.
         raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
@@ -152,7 +152,7 @@ def read_page(document: Any, index: int) -> PageText:
         page.close()
     except pypdfium2.PdfiumError as error:
         raise SourceError("broken", f"page {index + 1} cannot be read; export the file again") from error
-    return PageText(clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), comments)
+    return PageText(clean(_SOFT_HYPHEN.sub("-", text)).strip("\n"), beside)
 
 
 def _upright(document: Any, index: int) -> Any:
@@ -455,15 +455,19 @@ def _spot(field: _Field, body: list[_Char], spots: dict[_Field, int]) -> int | N
     return min(found)[1] if found else None
 
 
-def _comments(page: Any) -> int:
-    """Return how many notes, and remarks on marked text, readers wrote on a page."""
+_REMARKS = frozenset({1, *range(4, 13), 14, 15})
+"""Kinds of notes (PDF 1.7, 12.5.6) whose contents no page shows: remarks on places, lines, shapes and marked text."""
+
+
+def _beside(page: Any) -> Counter[str]:
+    """Return how many comments readers wrote on a page, and how many files they attached to it."""
     from pypdfium2 import raw
 
-    kinds = (raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_CARET, *range(raw.FPDF_ANNOT_HIGHLIGHT, raw.FPDF_ANNOT_STAMP))
-    notes = [raw.FPDFPage_GetAnnot(page, index) for index in range(raw.FPDFPage_GetAnnotCount(page))]
-    # An empty text has the two bytes of its end.
-    said = [note for note in notes if raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0) > 2]
-    count = sum(raw.FPDFAnnot_GetSubtype(note) in kinds for note in said)
-    for note in notes:
+    found = Counter[str]()
+    for index in range(raw.FPDFPage_GetAnnotCount(page)):
+        note = raw.FPDFPage_GetAnnot(page, index)
+        kind, size = raw.FPDFAnnot_GetSubtype(note), raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0)
+        found["comment"] += kind in _REMARKS and size > 2  # an empty text has the two bytes of its end
+        found["attachment"] += kind == raw.FPDF_ANNOT_FILEATTACHMENT
         raw.FPDFPage_CloseAnnot(note)
-    return count
+    return found
