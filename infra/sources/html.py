@@ -111,6 +111,8 @@ def prepare(tree: Any) -> None:
     for element in tree.xpath("//body//*[not(self::option)] | //noframes"):
         if "mwe-math" in element.get("class", ""):  # MediaWiki shows a picture of it
             element.set("style", "")
+        if element.get("shadowrootmode"):  # a template that a browser shows
+            element.tag = "div"
         hidden = element.get("hidden") is not None or _is_hidden(element.get("style", ""))
         again = "katex-html" in element.get("class", "")  # a formula, as it is drawn
         if hidden or again or element.tag in _NOT_SHOWN or (element.tag == "object" and element.get("data")):

@@ -47,6 +47,13 @@ def test_what_is_not_shown_is_no_text_and_what_follows_it_is(hidden):
     assert page(f"<p>before</p>{hidden}<p>after</p>").split() == ["before", "after"]
 
 
+def test_a_template_that_a_browser_shows_is_read():
+    shadow = (
+        '<x-rent><template shadowrootmode="open"><style>p{color:red}</style><p>Rent is 900</p><slot></slot></template>'
+    )
+    assert page(f"<p>before</p>{shadow}<b>a month</b></x-rent>").split() == ["before", *"Rent is 900 a month".split()]
+
+
 @pytest.mark.parametrize("end", ["</html>", "</body></html>", "</BODY >", "</body><!-- x -->"])
 def test_a_page_goes_on_after_its_end(end):
     assert page(f"<html><body><p>first</p>{end}<p>second</p> loose").split() == ["first", "second", "loose"]
