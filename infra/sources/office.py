@@ -152,11 +152,11 @@ def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]
     A picture counts from so many square EMU on: it may be a page.
     """
     found = Counter[str]()
-    for one in root.iter("{*}graphicData", "{*}OLEObject", "{*}oleObj", "{*}altChunk"):
+    for one in root.iter("{*}graphicData", "{*}OLEObject", "{*}oleObj", "{*}altChunk", "{*}subDoc"):
         name = local_name(one)
         kind = attribute(one, "uri").rpartition("/")[2]
         if name != "graphicData":
-            found["embedded document" if name == "altChunk" else "embedded object"] += 1
+            found["embedded document" if name in ("altChunk", "subDoc") else "embedded object"] += 1
         elif (drawn := kind.removesuffix("ex")) in ("chart", "diagram"):
             found[drawn] += 1
     for one in root.iter("{*}pic"):

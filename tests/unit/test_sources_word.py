@@ -491,8 +491,9 @@ def test_what_is_drawn_and_embedded_is_said():
     old = "<w:pict><w:shape style='width:468pt;margin:0;height:{}'><w:imagedata/></w:shape></w:pict>"
     scans = old.format("8.5in") + old.format("20pt") + old.format("100%")
     scans += f"<w:object>{old.format('8in')}</w:object>"  # the preview of an object
+    scans += "<w:subDoc/>"
     (document,) = parse_docx(io.BytesIO(docx(paragraph(f"<w:r>{scans}</w:r>"))), ParseRequest("a.docx", IngestConfig()))
-    assert document.warnings == ("part not read: 1 large picture",)
+    assert document.warnings == ("part not read: 1 embedded document; 1 large picture",)
     body = paragraph(run("x")) + '<w:sectPr><w:headerReference r:id="header1"/></w:sectPr>'
     header = docx(body, {"header1": paragraph(drawn("chart") + page)})
     (document,) = parse_docx(io.BytesIO(header), ParseRequest("a.docx", IngestConfig()))
