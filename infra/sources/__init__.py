@@ -200,6 +200,9 @@ def _parsed(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refuse
     try:
         for record in FORMATS.get(_suffix(request.name), _TEXT).parse(stream, request):
             if isinstance(record, Parsed) and record.row is None and blank(record.text):
+                if record.warnings:
+                    said = "; ".join(record.warnings)
+                    raise SourceError("no-text", f"it has no text ({said}); print it to a PDF, whose pictures are read")
                 break
             count += 1
             yield record

@@ -52,6 +52,8 @@ _DURATION = re.compile(r"\[(h+|m+|s+)\]", re.I)
 _PRINTED = re.compile(r'&(?:"[^"]*"|K(?:[0-9A-F]{6}|\d\d[+-]\d{3})|\d+|.)', re.I | re.DOTALL)
 _EXACT = Context(prec=1_000)
 _UNCOMPUTED = "uncomputed formula"
+_RICH = "picture or linked cell"
+"""What older programs show as an error."""
 
 
 def parse_xlsx(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
@@ -147,6 +149,8 @@ class Workbook:
                     yield f"Comment on {attribute(comment, 'ref')}: {said}"
             elif kind == "control" or (kind == "ctrlProp" and self._archive.xml(path).get("objectType") != "Button"):
                 self.not_read["form control"] += 1
+            elif kind in ("oleObject", "package"):
+                self.not_read["embedded object"] += 1
             elif kind == "drawing":
                 root = self._archive.xml(path)
                 self.not_read.update(not_read(root))
@@ -173,7 +177,8 @@ class Workbook:
             texts += [""] * (cell.column - len(texts))
             text = " ".join(cell.text.split())
             texts.append(f"~~{text.replace('~~', '')}~~" if cell.struck and text else text)
-            self.not_read[_UNCOMPUTED] += cell.fault == _UNCOMPUTED
+            if cell.fault in (_UNCOMPUTED, _RICH):
+                self.not_read[cell.fault] += 1
         return "\t".join(texts).rstrip("\t")
 
     def _text(self, cell: Any, style: int) -> str:
@@ -196,7 +201,7 @@ class Workbook:
     def _fault(self, cell: Any, text: str) -> str:
         kind = attribute(cell, "t")
         if kind == "e":
-            return f"error {text}"
+            return _RICH if attribute(cell, "vm") else f"error {text}"
         lacks = self._is_stale or (not text and kind != "str")  # a stale value may be a writer's 0
         return _UNCOMPUTED if lacks and child(cell, "f") is not None else ""
 
@@ -246,9 +251,13 @@ def _section(sections: Sequence[str], value: float) -> tuple[str, bool]:
     """Return the section of a format that shows a number, and whether it does without the number's sign."""
     conditions = [_CONDITION.search(_LITERAL.sub("", section)) for section in sections]
     if any(conditions):
+        of_others = False  # whether what is left is below 0
         for section, found in zip(sections, conditions, strict=True):
-            if found is None or _HOLDS[found[1]](value, float(found[2])):
-                return section, found is not None and found[1] in ("<", "<=") and float(found[2]) <= 0
+            if found is None:
+                return section, of_others
+            if _HOLDS[found[1]](value, float(found[2])):
+                return section, found[1] in ("<", "<=") and float(found[2]) <= 0
+            of_others |= found[1] in (">", ">=") and float(found[2]) == 0
         return "", False
     if value < 0 and len(sections) > 1:
         return sections[1], True

@@ -160,8 +160,7 @@ def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]
         elif (drawn := kind.removesuffix("ex")) in ("chart", "diagram"):
             found[drawn] += 1
     for one in root.iter("{*}pic"):
-        size = next((ext for ext in one.iter("{*}ext") if ext.get("cx") and ext.get("cy")), None)
-        found["large picture"] += size is not None and int(size.get("cx")) * int(size.get("cy")) >= large
+        found["large picture"] += _area(one) >= large
     for one in root.iter("{*}imagedata"):  # of VML, which is the older form of a picture, or an object's preview
         if next(one.iterancestors("{*}Fallback", "{*}object"), None) is None:
             sides = dict(_SIZE.findall(attribute(one.getparent(), "style")))
@@ -169,6 +168,23 @@ def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]
                 math.prod(centimetres(sides.get(side, "")) for side in ("width", "height")) >= HALF_A_PAGE
             )
     return found
+
+
+_COLUMN, _ROW = 609_600, 190_500
+"""EMU of a column and a row of a sheet that have no size of their own."""
+
+
+def _area(picture: Any) -> float:
+    """Return the size of a picture in square EMU; infinite: it has that of its place on a layout."""
+    around = next(picture.iterancestors("{*}oneCellAnchor", "{*}twoCellAnchor", "{*}inline", "{*}anchor"), ())
+    for size in (*picture.iter("{*}ext"), *(one for one in around if local_name(one) in ("ext", "extent"))):
+        if area := integer(size, "cx", 0) * integer(size, "cy", 0):
+            return area
+    first, last = child(around, "from"), child(around, "to")
+    if first is None or last is None:
+        return math.inf
+    places = ([int(getattr(child(one, name), "text", 0)) for one in (first, last)] for name in ("col", "row"))
+    return math.prod(end - start for start, end in places) * _COLUMN * _ROW
 
 
 @contextmanager

@@ -117,6 +117,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     request.allowance.check(len(text))
     parts = {"embedded object": len(_RTF_OBJECT.findall(source)), "unreadable letter": text.count("\ufffd")}
     parts["large picture"] = _large_pictures(source)
+    parts["form control"] = len(re.findall(r"\\fftype[12](?!\d)", source))
     parts["equation"] = len(re.findall(r"\\moMath(?![A-Za-z])", source))
     ended = "the file is cut off: its end is missing" if after is None else ""
     if re.search(r"\w", after or ""):

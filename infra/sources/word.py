@@ -206,7 +206,8 @@ class _Text:
         self._fields = [state for state in self._fields if state != "code"]  # a damaged field must not swallow the rest
         mark = child(settings, "rPr")
         hidden = is_on(child(mark, "vanish")) and not text
-        if hidden or child(mark, "del") is not None or child(mark, "moveFrom") is not None:
+        large = attribute(child(settings, "framePr"), "dropCap") not in ("", "none")  # its first letter, alone
+        if hidden or large or child(mark, "del") is not None or child(mark, "moveFrom") is not None:
             self._joined = text  # without a number: the paragraph in which it goes on has one
             return
         self._joined = ""

@@ -7,9 +7,11 @@ import docx
 import openpyxl
 import openpyxl.chart
 import openpyxl.comments
+import PIL.Image
 import pytest
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
+from openpyxl.drawing.image import Image
 
 from infra.sources import parse
 from infra.sources.excel import shown
@@ -57,6 +59,9 @@ DAY_0 = datetime(1899, 12, 30)
         (500, '[>=1000000]0.0,,"M";[>=1000]0.0,"K";0', "500"),
         (1500, '[>=1000000]0.0,,"M";[>=1000]0.0,"K";0', "1.5K"),
         (500, '[<100]"low "0;"high "0', "high 500"),
+        (-5, "[>=0]+0.0;-0.0", "-5.0"),
+        (-5, "[>0]0.0;(0.0)", "(5.0)"),
+        (-5, "[>5]0.0;0.0", "-5.0"),
         (2, '[=1]"yes";[=0]"no";General', "2"),
         (123456789, "000-00-0000", "123-45-6789"),
         (7, "000-00-0000", "000-00-0007"),
@@ -266,3 +271,27 @@ def test_a_hidden_sheet_says_so(tmp_path):
     assert document.text.strip().split("\n") == [
         *("Prices", "", "EUR 900", "", "Old (hidden sheet)", "", "EUR 500", "", "Older (hidden sheet)", "", "EUR 500")
     ]
+
+
+def test_a_workbook_of_one_picture_has_no_text_and_says_why(tmp_path):
+    PIL.Image.new("1", (800, 1100)).save(tmp_path / "scan.png")
+    made = openpyxl.Workbook()
+    made.active.add_image(Image(tmp_path / "scan.png"), "A1")  # the anchor alone has its size
+    made.save(path := tmp_path / "scan.xlsx")
+    with pytest.raises(SourceError, match=r"no-text.*1 large picture"):
+        list(parse(str(path), path.name, IngestConfig()))
+
+
+def test_objects_and_pictures_in_cells_are_said(tmp_path):
+    made = openpyxl.Workbook()
+    made.active.append(["Signed:", "#VALUE!"])
+    made.save(path := tmp_path / "a.xlsx")
+    beside = "<Relationships><Relationship Id='r1' Type='http://x/package' Target='../media/a.docx'/></Relationships>"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "b.xlsx", "w") as new:
+        for name in old.namelist():
+            cell = old.read(name).replace(b'<c r="B1" t="e"', b'<c r="B1" vm="1" t="e"')
+            new.writestr(name, cell)
+        new.writestr("xl/worksheets/_rels/sheet1.xml.rels", beside)
+        new.writestr("xl/media/a.docx", "")
+    (document,) = parse(str(tmp_path / "b.xlsx"), "b.xlsx", IngestConfig())
+    assert document.warnings == ("part not read: 1 picture or linked cell; 1 embedded object",)

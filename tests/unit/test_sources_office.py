@@ -172,6 +172,14 @@ def test_pictures_of_rich_text_that_may_be_pages_are_said_once(tmp_path):
         assert rtf(tmp_path, f"The fee. {pictures}").warnings == warnings
 
 
+def test_form_controls_of_rich_text_are_said(tmp_path):
+    box = r"{\field{\*\fldinst{FORMCHECKBOX}{\*\formfield{\fftype1\ffres1}}}{\fldrslt}}"
+    field = r"{\field{\*\fldinst{FORMTEXT}{\*\formfield{\fftype0}}}{\fldrslt 100}}"
+    document = rtf(tmp_path, f" Exclusive {box} Fee {field}")
+    assert document.text.split() == ["Exclusive", "Fee", "100"]
+    assert document.warnings == ("part not read: 1 form control",)
+
+
 def test_a_row_of_rich_text_is_a_line_whatever_its_cells_have(tmp_path):
     row = r"\trowd\pard\intbl Fee\cell\pard\intbl 100\par 200\cell{\intbl days\par}\cell\row\pard After\par"
     assert rtf(tmp_path, row).text.split("\n")[:2] == ["Fee\t100 200\tdays\t", "After"]

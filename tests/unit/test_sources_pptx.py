@@ -134,6 +134,8 @@ def test_charts_and_pictures_of_half_a_slide_are_said():
     picture = '<p:pic><p:spPr><a:xfrm><a:ext cx="{}" cy="6858000"/></a:xfrm></p:spPr></p:pic>'
     document = parsed(pptx({"s": shape("S") + chart + picture.format(9144000) + picture.format(1000)}))
     assert document.warnings == ("part not read: 1 chart; 1 large picture",)
+    document = parsed(pptx({"s": shape("S") + "<p:pic><p:spPr/></p:pic>"}))
+    assert document.warnings == ("part not read: 1 large picture",), "it is as large as its placeholder"
 
 
 def test_an_equation_is_said():

@@ -65,6 +65,11 @@ def test_a_paragraph_whose_end_was_deleted_goes_on_in_the_next():
     assert text(paragraph(run("one "), "<w:rPr><w:del/></w:rPr>") + paragraph(run("line"))) == "one line"
 
 
+def test_a_large_first_letter_is_part_of_its_word():
+    large = paragraph(run("T"), '<w:framePr w:dropCap="drop"/>')
+    assert text(large + paragraph(run("his lease"))) == "This lease"
+
+
 def test_a_deleted_row_is_not_read():
     rows = [
         f"<w:tr>{extra}<w:tc>{paragraph(run(said))}</w:tc></w:tr>"
