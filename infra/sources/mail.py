@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from email import policy
+from email.headerregistry import HeaderRegistry, UnstructuredHeader
 from email.message import EmailMessage
 from email.parser import BytesParser
 from io import BytesIO
@@ -19,8 +20,14 @@ from infra.sources.html import parse_html
 from memagent.errors import SourceError
 
 _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
+_AS_WRITTEN = HeaderRegistry()
+"""Headers whose words alone are decoded: Python would write addresses and dates anew, without what it cannot parse."""
+for _name in _HEADERS:
+    _AS_WRITTEN.map_to_type(_name, UnstructuredHeader)  # type: ignore[arg-type]  # which typeshed does not know
+_POLICY = policy.default.clone(header_factory=_AS_WRITTEN)
 _RECIPIENTS = (("To", 1), ("Cc", 2), ("Bcc", 3))
 """Kinds of recipients in Outlook's mails (MS-OXPROPS, PidTagRecipientType)."""
+_SPACED = re.compile(rb"(?im)^(Content-Transfer-Encoding:[ \t]*[\w-]+)[ \t]+(?=\r?$)")
 _ENCODED_WORD = re.compile(rb"=\?([A-Za-z0-9_-]{1,40})(?=\?[bBqQ]\?)")
 """The label of a header's words in another encoding (RFC 2047)."""
 _CHARSET = re.compile(
@@ -176,12 +183,14 @@ def _mail(data: bytes, request: ParseRequest) -> Parsed:
 
 
 def _parsed(data: bytes) -> EmailMessage:
+    data = _SPACED.sub(rb"\1", data)  # Python decodes no such encoding
     data = _ENCODED_WORD.sub(lambda label: b"=?" + browser_encoding(label[1].decode("ascii")).encode("ascii"), data)
-    return BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
+    return BytesParser(_class=EmailMessage, policy=_POLICY).parsebytes(data)
 
 
 def _shown(message: EmailMessage) -> dict[str, str]:
-    return {name: " ".join(str(message[name]).split()) for name in _HEADERS if message[name]}
+    said = {name: ", ".join(" ".join(str(one).split()) for one in message.get_all(name, ())) for name in _HEADERS}
+    return {name: value for name, value in said.items() if value}
 
 
 def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]) -> Parsed:
@@ -259,7 +268,10 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
         if others > plain and not is_quoting:
             return kind, False
     more = [others - plain for others in words.values()]
-    return "text/plain", any(len(one) >= _MANY_WORDS or re.search(r"\d", "".join(one)) for one in more)
+    # A plain form that shares few words with another may only say that the text is there.
+    least = [3 if 2 * len(others & plain) < len(plain) else _MANY_WORDS for others in words.values()]
+    long = any(len(one) >= many for one, many in zip(more, least, strict=True))
+    return "text/plain", long or any(re.search(r"\d", "".join(one)) for one in more)
 
 
 _LINK = re.compile(r"<?https?://\S+")

@@ -19,6 +19,10 @@ _FEW_CHARS = 100
 """Characters that a scanner or a stamp may have put on a page that is a picture."""
 _OCR_PIXELS = 2_000
 """Of the longer side of a page that is read by OCR: 170 to the inch of A4."""
+_KNOWN, _UPRIGHT = 0.5, 0.75
+"""Score from which on OCR has read a line, and their mean above which a page is upright (measured: 0.85; else 0.6)."""
+_LARGE = 0.1
+"""Share of a page from which on a picture beside its text may have words."""
 _UNREADABLE = re.compile("[\x01-\x08\x0e-\x1f\x7f\ue000-\uf8ff\ufffd]")
 """What stands for a letter of a font that does not say which one it is."""
 _SAME_LINE = 0.5
@@ -71,18 +75,21 @@ class _Read:
             page = self._document[index]
             scanned = is_picture(page, text)
             if scanned or (blank(text) and next(page.get_objects(max_depth=1), None)):  # its words may be curves
-                found = _by_ocr(page) if _ocr_is_there() else ""
+                found, unknown = _by_ocr(page) if _ocr_is_there() else ("", 0)
+                self.beside["unreadable line"] += unknown
                 if len(found) > len(text):
-                    text = found
+                    text = f"{text}\n{found}".strip()  # of the same words those of the layer are exact
                     self._by_ocr.append(index + 1)
                 elif (blank(text) and scanned) or not _ocr_is_there():
                     self._not_read.append(index + 1)
+            else:
+                self.beside["large picture"] += _large_pictures(page)
             self.beside["unreadable letter"] += len(_UNREADABLE.findall(text))
             yield text
 
     def warnings(self) -> tuple[str, ...]:
         """Return what a reader should know of the pages so far."""
-        said = {"read by OCR: {}": self._by_ocr, "part not read: {} (a picture)": self._not_read}
+        said = {"read by OCR (no accents, no €): {}": self._by_ocr, "part not read: {} (a picture)": self._not_read}
         return tuple(words.format(_ranges(numbers)) for words, numbers in said.items() if numbers)
 
 
@@ -96,6 +103,16 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     written = ", ".join("-".join(map(str, run)) for run in runs)
     return f"page{'s' if len(numbers) > 1 else ''} {written}"
+
+
+def _large_pictures(page: Any) -> int:
+    """Count the pictures on which no text of the page stands, as it does on a scan with a text layer."""
+    import pypdfium2
+
+    text, (width, height) = page.get_textpage(), page.get_size()
+    found = (one.get_bounds() for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]))
+    large = (box for box in found if (box[2] - box[0]) * (box[3] - box[1]) >= _LARGE * width * height)
+    return sum(blank(text.get_text_bounded(*box)) for box in large)
 
 
 def is_picture(page: Any, text: str) -> bool:
@@ -123,19 +140,34 @@ def _ocr_is_there() -> bool:
 def _ocr() -> Any:
     from rapidocr_onnxruntime import RapidOCR  # type: ignore[import-untyped]
 
-    return RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1)
+    return RapidOCR(text_score=0, intra_op_num_threads=1, inter_op_num_threads=1)
 
 
-def _by_ocr(page: Any) -> str:
-    """Return the text of a picture of a page, line by line."""
-    scale = _OCR_PIXELS / max(*page.get_size(), 1)
-    found, _ = _ocr()(page.render(scale=scale, rev_byteorder=False).to_numpy())
+def _by_ocr(page: Any) -> tuple[str, int]:
+    """Return the text of a picture of a page, line by line, and how many lines of it cannot be read.
+
+    A page that was scanned upside down or sideways is turned: hardly a line of it can be read, or all are tall.
+    """
+    import numpy as np
+
+    picture = page.render(scale=_OCR_PIXELS / max(*page.get_size(), 1), rev_byteorder=False).to_numpy()
+    best, found = -1.0, []
+    for quarters in (0, 2, 1, 3):
+        # The classifier of lines that are upside down would turn some that are not.
+        here, _ = _ocr()(np.ascontiguousarray(np.rot90(picture, quarters)), use_cls=False)
+        level = sum(score for (left, _, right, _), _, score in here or () if right[0] - left[0] >= right[1] - left[1])
+        if here and level / len(here) > best:
+            best, found = level / len(here), here
+        if not here or best > _UPRIGHT:
+            break
+    known = [one for one in found if one[2] >= _KNOWN]
     lines: list[list[tuple[float, str]]] = []
     middle = 0.0
-    for corners, words, _ in sorted(found or (), key=lambda one: one[0][0][1] + one[0][2][1]):
+    for corners, words, _ in sorted(known, key=lambda one: one[0][0][1] + one[0][2][1]):
         top, bottom = corners[0][1], corners[2][1]
         if not lines or abs((top + bottom) / 2 - middle) > _SAME_LINE * (bottom - top):
             lines.append([])
             middle = (top + bottom) / 2
         lines[-1].append((corners[0][0], words))
-    return clean("\n".join(" ".join(words for _, words in sorted(line)) for line in lines))
+    text = "\n".join(" ".join(words for _, words in sorted(line)) for line in lines)
+    return clean(text), len(found) - len(known)

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, pairwise, takewhile
 from typing import Any, Literal, NamedTuple
+from unicodedata import bidirectional, category
 
 from infra.sources.decoding import clean, glyphs
 from memagent.errors import SourceError
@@ -32,6 +33,11 @@ _SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
 """Of a font's name: the letters before that of a part of it, and its kind behind it."""
 _PRIVATE = re.compile("[\uf000-\uf0ff]")
 _SIGN_FONT = re.compile("wingdings|webdings|symbol", re.I)
+_SIGNS = ("So", "Sc", "Sm", "No")
+"""Categories of signs that a font of letters may lack: boxes, ticks, currencies, arrows, numbers in circles."""
+_APART = 0.1
+"""Share of their size by which two letters are apart that have a blank between them."""
+_TEXT_LINE = re.compile(r"[^\r\n]+")
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 
@@ -179,10 +185,10 @@ def _upright(document: Any, index: int) -> Any:
 
 
 def _is_level(page: Any) -> bool:
-    """Whether the first words of a page are level as they are, or there are none."""
+    """Whether the first words of a page are level as they are; one without words is not."""
     chars = _Chars(page)
     sizes = [chars[number].size for number in range(min(page.count_chars(), _LOOKED_AT))]
-    return 2 * sum(size > 0 for size in sizes) >= len(sizes)
+    return bool(sizes) and 2 * sum(size > 0 for size in sizes) >= len(sizes)
 
 
 def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, str]], moved: set[int]) -> str:
@@ -200,7 +206,37 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
-    return "".join(kept)
+    order = _visual_order(chars)
+    for was, one in pairwise(order[:-1]):
+        blank = chars.text[was].isspace(), chars.text[one].isspace()
+        if one != was + 1 and all(blank):
+            kept[one] = ""
+        elif (
+            one != was + 1 and not any(blank) and chars.at(one).left - chars.at(was).right > _APART * chars.at(one).size
+        ):
+            kept[one] = f" {kept[one]}"
+    return "".join(kept[place] for place in order)
+
+
+def _visual_order(chars: _Chars) -> list[int]:
+    """Return the places of the text in the order in which they stand on their lines.
+
+    LibreOffice draws signs that the font of their words lacks after the rest of the line. Lines from right to left, and
+    those without such a sign, are left as they are.
+    """
+    is_sign = [char > "\x7f" and category(char) in _SIGNS for char in chars.text]
+    order = list(range(len(chars.text) + 1))
+    for line in _TEXT_LINE.finditer(chars.text):
+        places = range(*line.span())
+        if not any(is_sign[line.start() : line.end()]) or any(bidirectional(char) in ("R", "AL") for char in line[0]):
+            continue
+        looks = {place: chars.at(place) for place in places}
+        drawn = [place for place in places if not chars.text[place].isspace()]
+        steps = [(was, one) for was, one in pairwise(drawn) if is_sign[was] or is_sign[one]]
+        level = max(looks[place].line for place in drawn) - min(looks[place].line for place in drawn)
+        if level < _TOUCH and any(looks[one].left < looks[was].left for was, one in steps):
+            order[line.start() : line.end()] = sorted(places, key=lambda place: looks[place].left)
+    return order
 
 
 def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:

@@ -176,13 +176,13 @@ def parse_json_lines(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed
 
 
 def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
-    """Yield rows where the first line is an object with the text column, else the file as text."""
+    """Yield rows where the first line of several is an object with the text column, else the file as text."""
     data = stream.read()
     try:
         first = json.loads(data.split(b"\n", 1)[0])
     except (ValueError, RecursionError):
         first = None
-    if isinstance(first, dict) and request.options.text_column in first:
+    if isinstance(first, dict) and request.options.text_column in first and b"\n" in data.strip():
         yield from parse_json_lines(io.BytesIO(data), request)
         return
     for parsed in parse_text(io.BytesIO(data), request):

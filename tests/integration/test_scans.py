@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pypdfium2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from infra.sources import parse
 from infra.sources import pdf as pdf_format
 from infra.sources.base import Parsed
 from infra.sources.sandbox import Guard
@@ -25,7 +27,7 @@ from tests.support.review_service import PORT, Person, home, known, review_servi
 
 __all__ = ["home"]
 WORDS = ("The monthly rent is 1,250 euros.", "The lease begins in March.")
-WARNING = "read by OCR: pages 1-2"
+WARNING = "read by OCR (no accents, no €): pages 1-2"
 
 
 def scan(path: Path) -> Path:
@@ -52,6 +54,20 @@ def test_a_picture_of_a_page_is_read(scanned):
     _, parsed = scanned
     assert parsed.text == "\n\n".join(WORDS) and parsed.page_starts == [0, len(WORDS[0]) + 2]
     assert parsed.warnings == (WARNING,)
+
+
+@pytest.mark.parametrize(("turned", "shown"), [(180, 0), (90, 0), (90, 90), (180, 180)])
+def test_a_page_that_was_scanned_turned_is_read(tmp_path, turned, shown):
+    """`turned`: degrees by which the picture lies; `shown`: by which a viewer turns the page."""
+    page = Image.new("RGB", (1240, 1754), "white")
+    for row, words in enumerate(WORDS):
+        ImageDraw.Draw(page).text((120, 200 + 100 * row), words, fill="black", font=ImageFont.load_default(40))
+    page.rotate(turned, expand=True).save(path := tmp_path / "a.pdf")
+    with pypdfium2.PdfDocument(path) as document:
+        document[0].set_rotation(shown)
+        document.save(tmp_path / "b.pdf")
+    (read,) = parse(str(tmp_path / "b.pdf"), "b.pdf", IngestConfig())
+    assert read.text.strip() == "\n".join(WORDS) and read.warnings == ("read by OCR (no accents, no €): page 1",)
 
 
 def test_without_the_extra_it_is_a_failure_that_says_what_to_install(scanned, monkeypatch):

@@ -79,6 +79,16 @@ HOSTILE = {
     "notes in a style sheet": (style_sheets._NO_RULE.findall, "{}", "/* "),
     "rules of a style sheet for others": (style_sheets._NO_RULE.findall, "{}", "@media{a{} "),
     "words that a style writes": (style_sheets._CONTENT.findall, "'{}", "\\a"),
+    "an encoding and blanks": (
+        lambda text: mail._SPACED.sub(b"", text.encode()),
+        "{}",
+        "Content-Transfer-Encoding: a ",
+    ),
+    "an encoding before blanks": (
+        lambda text: mail._SPACED.sub(b"", text.encode()),
+        "Content-Transfer-Encoding:{}",
+        " ",
+    ),
     "lines of a calendar": (mail._meeting, "{}", "SUMMARY;\n"),
     "zones of a calendar": (mail._meeting, "SUMMARY{}", ";TZID=a"),
     "words in quotes in a calendar": (mail._meeting, "SUMMARY;{}", '"a'),

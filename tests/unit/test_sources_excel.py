@@ -1,5 +1,6 @@
 """Excel workbooks: cells as they are shown."""
 
+import io
 import zipfile
 from datetime import datetime
 
@@ -274,9 +275,9 @@ def test_a_hidden_sheet_says_so(tmp_path):
 
 
 def test_a_workbook_of_one_picture_has_no_text_and_says_why(tmp_path):
-    PIL.Image.new("1", (800, 1100)).save(tmp_path / "scan.png")
+    PIL.Image.new("1", (800, 1100)).save(picture := io.BytesIO(), "PNG")
     made = openpyxl.Workbook()
-    made.active.add_image(Image(tmp_path / "scan.png"), "A1")  # the anchor alone has its size
+    made.active.add_image(Image(picture), "A1")  # the anchor alone has its size
     made.save(path := tmp_path / "scan.xlsx")
     with pytest.raises(SourceError, match=r"no-text.*1 large picture"):
         list(parse(str(path), path.name, IngestConfig()))

@@ -301,3 +301,36 @@ def test_headers_without_an_end_are_refused_before_they_are_parsed(tmp_path):
     (tmp_path / "a.eml").write_bytes(b"Subject: " + b"=?utf-8?q?a?= " * 200_000 + b"\n\nHello")
     with pytest.raises(SourceError, match="its headers have more than"):
         list(parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig()))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "From: guido at example.org (Guido van Rossum)",
+        "To: Bob <bob@example.org>; Carol Chief <carol@example.org>",
+        "Cc: Smith, John <j@example.org>; Doe, Jane <d@example.org>",
+        "Date: Mon, 3 Jun 2024 10:00:00 CEST",
+        "Date: Monday, June 3, 2024 2:30 PM",
+    ],
+)
+def test_headers_say_what_they_say_even_if_they_break_the_rules(head):
+    (mail,) = parse_eml(io.BytesIO(f"{head}\nSubject: Offer\n\nFive".encode()), REQUEST)
+    assert mail.text == f"{head}\nSubject: Offer\n\nFive"
+
+
+def test_names_of_people_are_decoded_and_each_header_of_a_kind_counts():
+    heads = '=?utf-8?Q?J=C3=B6rg_Gro=C3=9F?= <j@x.de>, "=?utf-8?Q?M=C3=BCller=2C_Ann?=" <m@x.de>\nTo: b@x.de'
+    (mail,) = parse_eml(io.BytesIO(f"To: {heads}\n\nFive".encode()), REQUEST)
+    assert mail.text == 'To: Jörg Groß <j@x.de>, "Müller, Ann" <m@x.de>, b@x.de\n\nFive'
+
+
+def test_a_plain_form_that_says_another_thing_is_said():
+    head = 'From: a@x.de\nContent-Type: multipart/alternative; boundary="b"\n\n--b\n\n'
+    forms = "Your program shows no pages.\n--b\nContent-Type: text/html\n\n<p>We do not agree to it.</p>\n--b--\n"
+    (mail,) = parse_eml(io.BytesIO((head + forms).encode()), REQUEST)
+    assert mail.warnings == ("part not read: 1 another form of the text with more words",)
+
+
+def test_an_encoding_with_a_blank_behind_it_is_decoded():
+    (mail,) = parse_eml(io.BytesIO(b"From: a@x.de\nContent-Transfer-Encoding: base64 \n\nRml2ZQ==\n"), REQUEST)
+    assert mail.text.endswith("Five")

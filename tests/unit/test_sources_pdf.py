@@ -246,7 +246,22 @@ def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
     strips = " ".join(f"q 600 0 0 80 0 {80 * row} cm /I Do Q" for row in range(10))
     assert parsed(strips).warnings == ("part not read: page 2 (a picture)",)
     words = "BT /F 12 Tf 50 700 Td (Fee) Tj ET"
-    assert parsed(f"{words} q 600 0 0 80 0 0 cm /I Do Q").warnings == ()
+    assert parsed(f"{words} q 600 0 0 40 0 0 cm /I Do Q").warnings == ()
+
+
+def test_a_large_picture_beside_text_is_said_unless_the_text_stands_on_it():
+    picture, words = "q 300 0 0 300 50 50 cm /I Do Q ", "BT /F 12 Tf 60 {} Td (Exhibit B: the invoice.) Tj ET"
+    assert parsed(picture + words.format(700)).warnings == ("part not read: 1 large picture",)
+    assert parsed(picture + words.format(100)).warnings == (), "a scan with its text"
+
+
+def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
+    words, sign = "BT /F 12 Tf {} 700 Td ({}) Tj ET ", "BT /Z 12 Tf {} 700 Td ({}) Tj ET "
+    fonts = "/Resources<</Font<</F 6 0 R/Z 8 0 R>>>>"
+    zapf = "<</Type/Font/Subtype/Type1/BaseFont/ZapfDingbats>>"
+    line = words.format(50, "Cover:") + words.format(120, "fire") + words.format(200, "flood")
+    line += sign.format(100, "4") + sign.format(180, "8")
+    assert parsed(line, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood")
 
 
 def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
@@ -254,14 +269,17 @@ def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
     head = "<</Type/XObject/Subtype/Form/Matrix[600 0 0 800 0 0]/BBox[0 0 1 1]/Resources<</XObject<</I 7 0 R>>>>>>"
     scaled = stream("/I Do", head)
     form = "/Resources<</Font<</F 6 0 R>>/XObject<</X 8 0 R>>>>"
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: "")
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: ("", 0))
     for there in (False, True):
         monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda there=there: there)
         assert parsed("/X Do", form, "", scaled).warnings == ("part not read: page 2 (a picture)",)
         assert parsed("").warnings == ()
         assert parsed(curves).warnings == (() if there else ("part not read: page 2 (a picture)",))
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: "Fee of sixty")
-    assert parsed(curves).text.endswith("Fee of sixty") and parsed(curves).warnings == ("read by OCR: page 2",)
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: ("Fee of sixty", 2))
+    assert parsed(curves).text.endswith("Fee of sixty") and parsed(curves).warnings == (
+        "read by OCR (no accents, no €): page 2",
+        "part not read: 2 unreadable lines",
+    )
 
 
 def test_comments_and_attachments_are_said():
