@@ -87,7 +87,7 @@ class Parsed:
     page_starts: Sequence[int] | None = None
     """Offset in the text at which each page begins; None where the format has no pages."""
     warnings: Sequence[str] = ()
-    """What a reader of the text should know: ``part not read: 2 charts``, ``read by OCR (no accents, no €): page 3``."""
+    """What a reader should know: ``part not read: 2 charts``, ``read by OCR (no accents, no €): page 3``."""
 
 
 BETWEEN_PAGES = "\n\n"

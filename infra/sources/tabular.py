@@ -176,13 +176,18 @@ def parse_json_lines(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed
 
 
 def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
-    """Yield rows where the first line of several is an object with the text column, else the file as text."""
+    """Yield rows where the first line is an object with the text column, else the file as text.
+
+    So is a single object that has more than a row's columns.
+    """
     data = stream.read()
     try:
         first = json.loads(data.split(b"\n", 1)[0])
     except (ValueError, RecursionError):
         first = None
-    if isinstance(first, dict) and request.options.text_column in first and b"\n" in data.strip():
+    names = request.options
+    columns = {names.text_column, names.id_column, names.title_column}
+    if isinstance(first, dict) and names.text_column in first and (columns.issuperset(first) or b"\n" in data.strip()):
         yield from parse_json_lines(io.BytesIO(data), request)
         return
     for parsed in parse_text(io.BytesIO(data), request):

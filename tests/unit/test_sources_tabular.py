@@ -43,6 +43,15 @@ def test_what_stands_above_a_header_is_passed_over(tmp_path, head):
     assert row.text == "The fox sleeps."
 
 
+def test_an_object_that_has_more_than_a_row_is_read_whole(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"title": "Lease", "text": "Short summary.", "clauses": ["The rent is 5,000 EUR."]}')
+    (document,) = parse(str(path), path.name, IngestConfig())
+    assert "The rent is 5,000 EUR." in document.text
+    path.write_text('{"title": "Lease", "text": "Short summary."}')
+    assert [one.text for one in parse(str(path), path.name, IngestConfig())] == ["Short summary."]
+
+
 def test_a_json_text_has_its_letters_and_else_stays_as_it_is(tmp_path):
     source = '{"a": "Gr\\u00f6\\u00dfe \\ud83d\\ude00", "b": "\\u0022\\\\u00e8\\n", "b": 1.0e5}'
     (tmp_path / "a.json").write_text(source)
