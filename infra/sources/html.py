@@ -95,7 +95,7 @@ def parse_html(
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
-    warnings = unread({"embedded page": frames})
+    warnings = unread({"embedded page": frames, "unreadable letter": text.count("\ufffd")})
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
@@ -338,7 +338,7 @@ def _from_above(row: Any, column: int, reaching: dict[int, tuple[int, str]]) -> 
     return made
 
 
-_EMBEDDED = "//iframe[@src and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
+_EMBEDDED = "//iframe[(@src or @srcdoc) and not(@width<2 or @height<2 or contains(@style, 'none'))] | //object[@data]"
 """Pages in a page that are shown: others count its visitors."""
 _FONT = re.compile(r"(?<![\w-])font(?:-family)?\s*:([^;]*)", re.I)
 _SIGN_FONT = re.compile(

@@ -201,8 +201,10 @@ def _laid_out(heads: dict[str, str], texts: list[str], attached: list[_Attached]
     ]
     names = [" ".join(one.name.split()) for one in attached if one.kind != _OTHER_FORM]
     lines += ["", *(f"Attachment: {name}" for name in names)] if names else []
-    warnings = unread(Counter(one.kind for one in attached if one.matters))
-    return Parsed(clean("\n".join(lines)), clean(heads.get("Subject", "")), "message/rfc822", warnings=warnings)
+    text = clean("\n".join(lines))
+    lost = {"unreadable letter": text.count("\ufffd")}
+    warnings = unread(Counter(one.kind for one in attached if one.matters) + Counter(lost))
+    return Parsed(text, clean(heads.get("Subject", "")), "message/rfc822", warnings=warnings)
 
 
 def _texts(part: Any, request: ParseRequest, attached: list[_Attached]) -> Iterator[str]:

@@ -503,7 +503,12 @@ def _beside(page: Any) -> Counter[str]:
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         note = raw.FPDFPage_GetAnnot(page, index)
         kind, size = raw.FPDFAnnot_GetSubtype(note), raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0)
-        found["comment"] += kind in _REMARKS and size > 2  # an empty text has the two bytes of its end
+        # A text that is not drawn is one, too.
+        drawn = (
+            kind != raw.FPDF_ANNOT_FREETEXT
+            or raw.FPDFAnnot_GetAP(note, raw.FPDF_ANNOT_APPEARANCEMODE_NORMAL, None, 0) > 2
+        )
+        found["comment"] += (kind in _REMARKS or not drawn) and size > 2  # an empty text has the two bytes of its end
         found["attachment"] += kind == raw.FPDF_ANNOT_FILEATTACHMENT
         raw.FPDFPage_CloseAnnot(note)
     return found

@@ -19,13 +19,14 @@ _TITLE_LINES = 200
 def parse_text(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the file's text as it is."""
     text, encoding = decode(stream.read())
-    yield Parsed(text, "", "text/plain", encoding)
+    yield Parsed(text, "", "text/plain", encoding, warnings=unread({"unreadable letter": text.count("\ufffd")}))
 
 
 def parse_markdown(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the file's text with its marks; the first heading outside of code is the title."""
     text, encoding = decode(stream.read())
-    yield Parsed(text, _first_heading(text), "text/markdown", encoding)
+    warnings = unread({"unreadable letter": text.count("\ufffd")})
+    yield Parsed(text, _first_heading(text), "text/markdown", encoding, warnings=warnings)
 
 
 def _first_heading(text: str) -> str:
@@ -53,6 +54,8 @@ _RTF_OBJECT = re.compile(r"\{\\object\b")
 _RTF_PICTURE = re.compile(
     r"\\(non)?shppict|(?:\\picscalex(\d{1,6})\s?\\picscaley(\d{1,6})[^{}]{0,200}?)?\\picwgoal(\d{1,6})\s?\\pichgoal(\d{1,6})"
 )
+_RTF_LETTERING = re.compile(r"\{\\sp\s*\{\\sn gtextUNICODE\}\s*\{\\sv ([^{}]*)\}\s*\}")
+"""Of a watermark."""
 _RTF_LARGE = 100_000_000
 """Square twips of half an A4 page."""
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
@@ -106,6 +109,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     pages = {font: _known_page(charset_map.get(int(charset), "")) for font, charset in charsets}
     pages |= dict.fromkeys([*_RTF_SYMBOL.findall(font_table_group(whole)), _SIGN_FONT], "symbol")
     whole = _RTF_SIGN.sub(lambda field: rf"{{\f{_SIGN_FONT}\uc1\u{0xF000 + int(field[1]) % 256}?}}", whole)
+    whole = _RTF_LETTERING.sub(r"{\\shptxt \1\\par}", whole)
     for switch, unused in _RTF_UNUSED.items():
         whole = whole if switch in whole else unused.sub(r"\\*\\unused", whole)
     try:
@@ -235,7 +239,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
         elif mark == "\\*":
             starred = True  # a group that a reader may leave out; the next word says which
             continue
-        elif word in ("v", "deleted"):
+        elif word in ("v", "deleted", "mvf"):
             look.hidden = value not in _RTF_OFF
         elif word in ("intbl", "pard"):
             look.in_cell = word == "intbl"

@@ -100,6 +100,7 @@ HOSTILE = {
     "letters that are no base64": (mail._from_base64, "{}-", "abc\n"),
     "marks of rich text": (text._RTF.findall, "{}", "\\v"),
     "pictures of rich text": (text._RTF_PICTURE.findall, "{}", "\\picscalex1\\picscaley1 "),
+    "lettering of rich text": (text._RTF_LETTERING.findall, "{}", "{\\sp {\\sn gtextUNICODE}"),
     "the title of rich text": (searched(text._RTF_TITLE), "{}", "{\\title "),
     "spaces of names in a binding": (word._PREFIX.findall, "{}", "xmlns:a='\" "),
     "a space of names in a binding": (word._PREFIX.findall, "xmlns:a{}", " "),

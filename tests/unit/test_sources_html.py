@@ -335,9 +335,9 @@ def test_no_paragraph_is_lost(words):
 
 def test_a_page_in_the_page_is_said_and_what_counts_visitors_is_not():
     unseen = "<iframe src=t width=1 height=1></iframe><iframe src=u style='display:none'></iframe>"
-    source = f"<p>x<iframe src=a></iframe>{unseen}<div hidden><iframe src=b></iframe></div>"
+    source = f"<p>x<iframe src=a></iframe><iframe srcdoc=a></iframe>{unseen}<div hidden><iframe src=b></iframe></div>"
     (document,) = parse_html(io.BytesIO(source.encode()), ParseRequest("a.html", IngestConfig()))
-    assert document.warnings == ("part not read: 1 embedded page",)
+    assert document.warnings == ("part not read: 2 embedded pages",)
 
 
 @pytest.mark.parametrize(

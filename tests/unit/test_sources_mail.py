@@ -334,3 +334,12 @@ def test_a_plain_form_that_says_another_thing_is_said():
 def test_an_encoding_with_a_blank_behind_it_is_decoded():
     (mail,) = parse_eml(io.BytesIO(b"From: a@x.de\nContent-Transfer-Encoding: base64 \n\nRml2ZQ==\n"), REQUEST)
     assert mail.text.endswith("Five")
+
+
+def test_letters_that_cannot_be_read_are_said(tmp_path):
+    said = "Gebühr: 500 €. ".encode() * 9 + "für Müller".encode("cp1252")
+    head = b"From: a@x.de\nContent-Type: text/plain; charset=utf-8\n\n"
+    for name, data in (("a.txt", said), ("a.md", said), ("a.eml", head + said)):
+        (tmp_path / name).write_bytes(data)
+        (document,) = parse(str(tmp_path / name), name, IngestConfig())
+        assert document.warnings == ("part not read: 2 unreadable letters",), name

@@ -172,6 +172,12 @@ def test_pictures_of_rich_text_that_may_be_pages_are_said_once(tmp_path):
         assert rtf(tmp_path, f"The fee. {pictures}").warnings == warnings
 
 
+def test_watermarks_of_rich_text_are_read_and_moved_words_once(tmp_path):
+    mark = r"{\header{\shp{\*\shpinst{\sp{\sn fLine}{\sv 0}}{\sp{\sn gtextUNICODE}{\sv DRAFT}}}}\par}"
+    document = rtf(tmp_path, mark + r" One {\mvf gone} two {\mvt three}.")
+    assert document.text.split() == ["DRAFT", "One", "two", "three."]
+
+
 def test_form_controls_of_rich_text_are_said(tmp_path):
     box = r"{\field{\*\fldinst{FORMCHECKBOX}{\*\formfield{\fftype1\ffres1}}}{\fldrslt}}"
     field = r"{\field{\*\fldinst{FORMTEXT}{\*\formfield{\fftype0}}}{\fldrslt 100}}"

@@ -286,9 +286,10 @@ def test_comments_and_attachments_are_said():
     note = "<</Type/Annot/Subtype/{}/Rect[10 10 30 30]/Contents({})/QuadPoints[10 30 30 30 10 10 30 10]>>"
     notes = [note.format("Text", "Reject this"), note.format("Highlight", "Why?"), note.format("Highlight", "")]
     notes += [note.format("Square", "Not this box"), note.format("FileAttachment", "")]
+    notes.append(note.format("FreeText", "Drawn by no program").replace("/Contents", "/AP<<>>/Contents"))
     notes.append(note.format("Link", "To the site"))
     file = "<</Type/Filespec/F(a.txt)/EF<</F 7 0 R>>>>"
     names = "/Names<</EmbeddedFiles<</Names[(a.txt) 14 0 R]>>>>"
     there = " ".join(f"{8 + number} 0 R" for number in range(len(notes)))
     document = parsed("BT /F 12 Tf 50 700 Td (Fee) Tj ET", f"/Annots[{there}]", names, *notes, file)
-    assert document.warnings == ("part not read: 3 comments; 2 attachments",)
+    assert document.warnings == ("part not read: 4 comments; 2 attachments",)
