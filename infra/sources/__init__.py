@@ -171,13 +171,20 @@ def parse(path: str, name: str, options: IngestConfig) -> Iterator[Parsed | Refu
         yield from parse_file(raw, name, options)
 
 
-def parse_file(raw: BinaryIO, name: str, options: IngestConfig) -> Iterator[Parsed | Refused]:
-    """Yield the texts of a source that is open at its start, as it is stored. Raises SourceError, as `parse`."""
+def parse_file(
+    raw: BinaryIO, name: str, options: IngestConfig, gets_on: Callable[[], object] = lambda: None
+) -> Iterator[Parsed | Refused]:
+    """Yield the texts of a source that is open at its start, as it is stored. Raises SourceError, as `parse`.
+
+    Args:
+        gets_on: is called at the parts of a text, such as pages.
+    """
     stem, codec = split_codec(name)
     size = os.fstat(raw.fileno()).st_size
     if not size:
         raise SourceError("empty", "the file has no bytes")
     allowance = Allowance(options, size, is_table(name))
+    allowance.gets_on = gets_on
     with decompressed(raw, codec, options.max_bytes, options.max_ratio) as stream:
         for record in _parsed(stream, ParseRequest(stem, options, allowance)):
             if isinstance(record, Parsed):

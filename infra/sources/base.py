@@ -31,6 +31,8 @@ class Allowance:
             size: bytes of the source as it is stored; None where that is not known.
             table: whether each row is a document.
         """
+        self.gets_on: Callable[[], object] = lambda: None
+        """To be called at each part of a text, since a parser may take long for all of them."""
         self._most: int | None = None
         if options is None:
             return
@@ -70,6 +72,7 @@ def within(allowance: Allowance, parts: Iterable[str]) -> Iterator[str]:
     for part in parts:
         chars += len(part) + 1
         allowance.check(chars)
+        allowance.gets_on()
         yield part
 
 

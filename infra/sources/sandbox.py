@@ -74,6 +74,8 @@ class Guard:
                     if message["end"]:
                         raise SourceError(**message["end"])
                     return
+                if "gets_on" in message:
+                    continue
                 if "refused" in message:
                     yield Refused(**message["refused"])
                     continue

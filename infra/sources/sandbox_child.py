@@ -8,6 +8,7 @@ import mimetypes
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,6 +25,8 @@ from memagent.errors import ConfigError, SourceError, missing_extra
 from memagent.records import text_hash
 
 _LEAST_MEMORY = 512 * 2**20
+_TOLD = 10
+"""Times within `ingest.parse_seconds` that it says that it gets on."""
 
 
 def main() -> None:
@@ -70,9 +73,17 @@ class _Memory:
 def _answer(
     connection: Connection, file: BinaryIO, name: str, *, options: IngestConfig, memory: _Memory
 ) -> SourceError | None:
+    told = time.monotonic()
+
+    def gets_on() -> None:
+        nonlocal told
+        if time.monotonic() - told > options.parse_seconds / _TOLD:
+            told = time.monotonic()
+            connection.send_bytes(_frame({"gets_on": True}))
+
     def send() -> None:
         memory.allow(Allowance(options, os.fstat(file.fileno()).st_size, is_table(name)))
-        for record in parse_file(file, name, options):
+        for record in parse_file(file, name, options, gets_on):
             if isinstance(record, Parsed):
                 head = {**asdict(record), "text": "", "content_hash": text_hash(record.text)}
                 connection.send_bytes(_frame({"parsed": head}))

@@ -21,7 +21,11 @@ _CHILD = """
     import os, signal, time
     from infra.sources import sandbox_child as child
     parse = child.parse_file
-    def hostile(file, name, options):
+    def hostile(file, name, options, gets_on):
+        if name == "long.csv":
+            for _ in range(50):
+                time.sleep(0.1)
+                gets_on()
         if name == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         if name == "exit":
@@ -35,9 +39,9 @@ _CHILD = """
         if name == "deep":
             hostile.__wrapped__()
         if name == "half":
-            yield from list(parse(file, "a.csv", options))[:1]
+            yield from list(parse(file, "a.csv", options, gets_on))[:1]
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from parse(file, name, options)
+        yield from parse(file, name, options, gets_on)
     def recurse():
         recurse()
     hostile.__wrapped__ = recurse
@@ -105,6 +109,11 @@ def test_a_bad_source_is_an_error_and_the_next_is_read(
     assert error.value.reason == reason
     assert "\n" not in error.value.detail
     assert read(guard, table) == ["one", "two", "ragged"]
+
+
+def test_a_parser_that_gets_on_may_take_long(guard: Guard, table: str) -> None:
+    guard.options = guard.options.model_copy(update={"parse_seconds": 3.0})
+    assert read(guard, table, "long.csv") == ["one", "two", "ragged"]
 
 
 def test_what_came_before_a_crash_stands(guard: Guard, table: str) -> None:

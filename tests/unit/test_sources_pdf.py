@@ -14,10 +14,10 @@ def stream(content: str, head: str = "<<>>") -> str:
     return f"{head[:-2]}/Length {len(content)}>>\nstream\n{content}\nendstream"
 
 
-def parsed(content: str, page: str = "", catalog: str = "", *objects: str) -> Parsed:
+def written(content: str, page: str = "", catalog: str = "", *objects: str) -> bytes:
     """A first page of text and a second one of a content; objects are numbered from 8."""
     pages = "/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F 6 0 R>>/XObject<</I 7 0 R>>>>"
-    written = [
+    parts = [
         f"<</Type/Catalog/Pages 2 0 R{catalog}>>",
         "<</Type/Pages/Kids[3 0 R 4 0 R]/Count 2>>",
         f"<</Type/Page{pages}/Contents 5 0 R>>",
@@ -29,13 +29,19 @@ def parsed(content: str, page: str = "", catalog: str = "", *objects: str) -> Pa
         stream(content),
     ]
     out, places = b"%PDF-1.7\n", []
-    for number, one in enumerate(written, 1):
+    for number, one in enumerate(parts, 1):
         places.append(len(out))
         out += f"{number} 0 obj\n{one}\nendobj\n".encode()
     rows = "".join(f"{place:010} 00000 n \n" for place in places)
-    out += f"xref\n0 {len(written) + 1}\n0000000000 65535 f \n{rows}trailer\n".encode()
-    out += f"<</Size {len(written) + 1}/Root 1 0 R>>\nstartxref\n{out.rindex(b'xref')}\n%%EOF".encode()
-    (document,) = parse_pdf(io.BytesIO(out), ParseRequest("a.pdf", IngestConfig()))
+    out += f"xref\n0 {len(parts) + 1}\n0000000000 65535 f \n{rows}trailer\n".encode()
+    out += f"<</Size {len(parts) + 1}/Root 1 0 R>>\nstartxref\n{out.rindex(b'xref')}\n%%EOF".encode()
+    return out
+
+
+def parsed(content: str, page: str = "", catalog: str = "", *objects: str) -> Parsed:
+    (document,) = parse_pdf(
+        io.BytesIO(written(content, page, catalog, *objects)), ParseRequest("a.pdf", IngestConfig())
+    )
     return document
 
 
@@ -293,3 +299,11 @@ def test_comments_and_attachments_are_said():
     there = " ".join(f"{8 + number} 0 R" for number in range(len(notes)))
     document = parsed("BT /F 12 Tf 50 700 Td (Fee) Tj ET", f"/Annots[{there}]", names, *notes, file)
     assert document.warnings == ("part not read: 4 comments; 2 attachments",)
+
+
+def test_each_page_says_that_the_parser_gets_on():
+    calls = []
+    request = ParseRequest("a.pdf", IngestConfig())
+    request.allowance.gets_on = lambda: calls.append(1)
+    list(parse_pdf(io.BytesIO(written("")), request))
+    assert len(calls) == 2
