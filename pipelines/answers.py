@@ -306,6 +306,11 @@ class Answers(AnswerTable):
         if self._request.engine is not None:
             self._request.engine.stop()
 
+    def join(self, seconds: float | None = None) -> None:
+        """Wait for the end of the run, at most some seconds; raise nothing."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended, seconds)
+
     def __iter__(self) -> Iterator[Answer]:
         """Yield the answers as they are found, those of earlier runs first. Raises what the run raised."""
         if self._ended and self._error is None:

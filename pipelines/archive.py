@@ -9,12 +9,14 @@
 """
 
 import asyncio
+import atexit
 import os
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from memagent.config import Config, load_config
 from memagent.errors import UsageError
@@ -23,6 +25,18 @@ from memagent.records import Question
 from pipelines.answers import Answer, Answers, AnswerTable
 
 __all__ = ["Answer", "AnswerTable", "Answers", "Archive", "AsyncAnswers"]
+
+
+_BEGUN = WeakSet[Answers]()
+_LAST_SECONDS = 60.0
+
+
+@atexit.register
+def _stop_runs() -> None:
+    """Stop the runs that go on: a thread in native code would crash the interpreter at its end."""
+    for run in list(_BEGUN):
+        run.stop()
+        run.join(_LAST_SECONDS)
 
 
 class Archive:
@@ -67,7 +81,7 @@ class Archive:
             config = config.model_copy(update={"store": str(Path(config.store).expanduser().resolve())})
         self.source = str(source)
         self.config = config
-        self._stack = ExitStack()
+        self._stack, self._begun = ExitStack(), WeakSet[Answers]()
 
     def __repr__(self) -> str:
         return f"Archive({self.source!r}, store={self.config.store!r})"
@@ -81,6 +95,10 @@ class Archive:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for run in list(self._begun):
+            if kind is not None:
+                run.stop()
+            run.join()
         self._stack.close()
 
     def ask(
@@ -94,7 +112,8 @@ class Archive:
         """Ask questions of every document; return the answers, which come while they are iterated over.
 
         The reading begins at once, in a thread; runs of one process take turns. What was answered before is not read
-        again.
+        again. A ``with`` block waits for its runs at its end (`Answers.stop` ends one earlier). After an exception, and
+        at the end of the program, they are stopped, and asking again goes on.
 
         Args:
             questions: texts, or `Question` objects with documents of their own or gold answers.
@@ -119,7 +138,10 @@ class Archive:
         wanted = [text if isinstance(text, Question) else make_question(text) for text in questions]
         whom = find_target(tables, self.source, fetch=fetch)
         request = AskRequest(whom.corpus.name, wanted, self.config, archive=archive, reread=reread)
-        return Answers(whom, request, progress)
+        begun = Answers(whom, request, progress)
+        self._begun.add(begun)
+        _BEGUN.add(begun)
+        return begun
 
     def aask(self, *questions: str | Question, **options: Any) -> "AsyncAnswers":
         """Ask as `ask` does, for ``async for`` and ``await``; the arguments are the same."""

@@ -21,6 +21,8 @@ _OCR_PIXELS = 2_000
 """Of the longer side of a page that is read by OCR: 170 to the inch of A4."""
 _KNOWN, _UPRIGHT = 0.5, 0.75
 """Score from which on OCR has read a line, and their mean above which a page is upright (measured: 0.85; else 0.6)."""
+_TELLING = 3
+"""Letters from which on a line is long or tall."""
 _LARGE = 0.1
 """Share of a page from which on a picture beside its text may have words."""
 _UNREADABLE = re.compile("[\x01-\x08\x0e-\x1f\x7f\ue000-\uf8ff\ufffd]")
@@ -151,14 +153,15 @@ def _by_ocr(page: Any) -> tuple[str, int]:
     import numpy as np
 
     picture = page.render(scale=_OCR_PIXELS / max(*page.get_size(), 1), rev_byteorder=False).to_numpy()
-    best, found = -1.0, []
+    best, found = -1.0, list[Any]()
     for quarters in (0, 2, 1, 3):
         # The classifier of lines that are upside down would turn some that are not.
         here, _ = _ocr()(np.ascontiguousarray(np.rot90(picture, quarters)), use_cls=False)
-        level = sum(score for (left, _, right, _), _, score in here or () if right[0] - left[0] >= right[1] - left[1])
-        if here and level / len(here) > best:
-            best, found = level / len(here), here
-        if not here or best > _UPRIGHT:
+        telling = [one for one in here or () if len(one[1]) >= _TELLING]
+        level = sum(score for (left, _, right, _), _, score in telling if right[0] - left[0] >= right[1] - left[1])
+        if (mean := level / len(telling) if telling else 1.0 - quarters) > best:
+            best, found = mean, here or []
+        if best > _UPRIGHT:
             break
     known = [one for one in found if one[2] >= _KNOWN]
     lines: list[list[tuple[float, str]]] = []

@@ -206,7 +206,7 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
-    order = _visual_order(chars)
+    order = _visual_order(chars, {place for place, _ in (*values, *marks)})
     for was, one in pairwise(order[:-1]):
         blank = chars.text[was].isspace(), chars.text[one].isspace()
         if one != was + 1 and all(blank):
@@ -218,11 +218,11 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     return "".join(kept[place] for place in order)
 
 
-def _visual_order(chars: _Chars) -> list[int]:
+def _visual_order(chars: _Chars, marked: set[int]) -> list[int]:
     """Return the places of the text in the order in which they stand on their lines.
 
-    LibreOffice draws signs that the font of their words lacks after the rest of the line. Lines from right to left, and
-    those without such a sign, are left as they are.
+    LibreOffice draws signs that the font of their words lacks after the rest of the line. Lines from right to left, on
+    their head, or with `marked` places, and those without such a sign, are left as they are.
     """
     is_sign = [char > "\x7f" and category(char) in _SIGNS for char in chars.text]
     order = list(range(len(chars.text) + 1))
@@ -234,7 +234,12 @@ def _visual_order(chars: _Chars) -> list[int]:
         drawn = [place for place in places if not chars.text[place].isspace()]
         steps = [(was, one) for was, one in pairwise(drawn) if is_sign[was] or is_sign[one]]
         level = max(looks[place].line for place in drawn) - min(looks[place].line for place in drawn)
-        if level < _TOUCH and any(looks[one].left < looks[was].left for was, one in steps):
+        upright = level < _TOUCH and all(looks[place].size for place in drawn)
+        if (
+            upright
+            and not marked.intersection((*places, line.end()))
+            and any(looks[one].left < looks[was].left for was, one in steps)
+        ):
             order[line.start() : line.end()] = sorted(places, key=lambda place: looks[place].left)
     return order
 

@@ -178,7 +178,7 @@ def parse_json_lines(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed
 def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield rows where the first line is an object with the text column, else the file as text.
 
-    So is a single object that has more than a row's columns.
+    So is a single object that has other texts or lists.
     """
     data = stream.read()
     try:
@@ -186,8 +186,12 @@ def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
     except (ValueError, RecursionError):
         first = None
     names = request.options
-    columns = {names.text_column, names.id_column, names.title_column}
-    if isinstance(first, dict) and names.text_column in first and (columns.issuperset(first) or b"\n" in data.strip()):
+    if isinstance(first, dict) and names.text_column in first:
+        beside = [first[name] for name in first.keys() - {names.text_column, names.id_column, names.title_column}]
+        is_row = b"\n" in data.strip() or not any(isinstance(one, list | dict) or " " in str(one) for one in beside)
+    else:
+        is_row = False
+    if is_row:
         yield from parse_json_lines(io.BytesIO(data), request)
         return
     for parsed in parse_text(io.BytesIO(data), request):

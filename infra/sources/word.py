@@ -42,8 +42,8 @@ _PROPERTIES = {
 """Kinds of parts to which Word binds content controls by names of its own."""
 _PREFIX = re.compile(r"""xmlns:([\w.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_KEPT = ("{*}sdt", "{*}delText", "{*}moveFrom", "{*}blip")
-"""Parts of a content control that its data cannot stand for: controls, tracked changes, pictures."""
+_KEPT = ("{*}sdt", "{*}delText", "{*}moveFrom", "{*}blip", "{*}tr")
+"""Parts of a content control that its data cannot stand for: controls, tracked changes, pictures, tables."""
 _LIFTED = 4
 """Half points from which on a run that is lifted is raised; a lesser shift is for the eye."""
 
@@ -126,7 +126,8 @@ class _Document:
             for part in (path for name, path in self._stores if not store or name == store):
                 found = self._data(part).xpath(attribute(binding, "xpath"), namespaces=names)
                 if isinstance(found, list) and found:
-                    return found[0] if isinstance(found[0], str) else "".join(found[0].itertext())
+                    one = found[0]
+                    return one if isinstance(one, str) else None if len(one) else one.text
         return None
 
     @cached_property
@@ -143,7 +144,7 @@ class _Document:
 def _fill(control: Any, said: str) -> None:
     """Have a content control say what its data says, in the words of its list or box."""
     look, content = child(control, "sdtPr"), child(control, "sdtContent")
-    words = list(content.iter("{*}t", "{*}sym", "{*}br", "{*}cr", "{*}tab")) if content is not None else []
+    words = list(content.iter(*(f"{{*}}{name}" for name in _WORDS))) if content is not None else []
     box, day = child(look, "checkbox"), child(look, "date")
     if box is not None:
         ticked = said.strip() in ("1", "true")
@@ -154,12 +155,14 @@ def _fill(control: Any, said: str) -> None:
         shown = "".join(one.text or "" for one in words)
         if day is not None and _DAY.match(said):
             said, shown = said[:10], attribute(day, "fullDate")[:10]  # shown in a format of its own
-        same = "".join(said.split()) == "".join(shown.split()) if said else is_on(child(look, "showingPlcHdr"))
+        same = not said or "".join(said.split()) == "".join(shown.split())
     if same or content is None or said.startswith("<?xml") or next(content.iter(*_KEPT), None) is not None:
         return
-    for one in words:
-        one.getparent().remove(one)
-    run, space = next(content.iter("{*}r"), None), content.tag.removesuffix("sdtContent")
+    holders = [one.getparent() for one in words]
+    for holder, one in zip(holders, words, strict=True):
+        holder.remove(one)
+    run = next((one for one in holders if local_name(one) == "r"), next(content.iter("{*}r"), None))
+    space = content.tag.removesuffix("sdtContent")
     if run is None:
         run = content.makeelement(f"{space}r")
         next(content.iter("{*}p"), content).append(run)

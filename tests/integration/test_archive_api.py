@@ -159,6 +159,28 @@ with Archive("docs", engine="scripted", model={str(model_folder)!r}, settings=["
     assert lines[-1] == "6" and "doc2.txt 1002" in lines and (tmp_path / ".memagent").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("rest", "status", "answers"),
+    [
+        ("with archive: next(iter(archive.ask(text)))", 0, 8),
+        ("with archive: archive.ask(text)", 0, 8),
+        ("next(iter(archive.ask(text)))", 0, None),
+        ("with archive: archive.ask(text); raise SystemExit(7)", 7, None),
+    ],
+)
+def test_a_program_ends_well_whatever_it_leaves(tmp_path, model_folder, rest, status, answers):
+    write_archive(tmp_path / "docs")
+    given = f"engine='scripted', model={str(model_folder)!r}, settings=['engine.scripted_delay=0.2']"
+    program = f"from memagent import Archive\narchive, text = Archive('docs', {given}), {OTTER.text!r}\n{rest}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == status, done.stderr[-2000:]
+    if answers is not None:
+        assert len(list(Archive("docs", store=tmp_path / ".memagent").answers())) == answers
+
+
 def test_the_names_are_those_of_the_package():
     assert memagent.Archive is Archive and "Archive" in dir(memagent)
     with pytest.raises(AttributeError, match="Archve"):

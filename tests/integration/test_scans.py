@@ -70,6 +70,18 @@ def test_a_page_that_was_scanned_turned_is_read(tmp_path, turned, shown):
     assert read.text.strip() == "\n".join(WORDS) and read.warnings == ("read by OCR (no accents, no €): page 1",)
 
 
+def test_a_page_of_cells_of_one_digit_stays_upright(tmp_path):
+    """A digit is taller than wide, and so says nothing of how the page lies."""
+    page, pen = Image.new("RGB", (1240, 1754), "white"), ImageFont.load_default(40)
+    rows = {"Delivery on time": "1 1 2 3 2 3 3", "Quality of goods": "5 2 5 1 5 2 4"}
+    for row, (label, cells) in enumerate(rows.items()):
+        for place, words in [(120, label), *((600 + 80 * n, cell) for n, cell in enumerate(cells.split()))]:
+            ImageDraw.Draw(page).text((place, 200 + 100 * row), words, fill="black", font=pen)
+    page.save(tmp_path / "a.pdf")
+    (read,) = parse(str(tmp_path / "a.pdf"), "a.pdf", IngestConfig())
+    assert [line.startswith(label[:4]) for line, label in zip(read.text.split("\n"), rows, strict=True)] == [True, True]
+
+
 def test_without_the_extra_it_is_a_failure_that_says_what_to_install(scanned, monkeypatch):
     monkeypatch.setattr(pdf_format, "_ocr_is_there", lambda: False)
     with scanned[0].open("rb") as file, pytest.raises(SourceError, match=r"no-text.*pip install 'memagent\[ocr\]'"):

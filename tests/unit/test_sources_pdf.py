@@ -262,12 +262,13 @@ def test_a_large_picture_beside_text_is_said_unless_the_text_stands_on_it():
 
 
 def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
-    words, sign = "BT /F 12 Tf {} 700 Td ({}) Tj ET ", "BT /Z 12 Tf {} 700 Td ({}) Tj ET "
+    words, signs = "[(Cover: )-1300(fire )-1300(flood)] TJ", "[(4)-2000(8)] TJ"
+    line = f"BT /F 12 Tf 50 700 Td {words} ET BT /Z 12 Tf 88 700 Td {signs} ET"
     fonts = "/Resources<</Font<</F 6 0 R/Z 8 0 R>>>>"
     zapf = "<</Type/Font/Subtype/Type1/BaseFont/ZapfDingbats>>"
-    line = words.format(50, "Cover:") + words.format(120, "fire") + words.format(200, "flood")
-    line += sign.format(100, "4") + sign.format(180, "8")
-    assert parsed(line, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood")
+    assert parsed(line, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood ")
+    struck = parsed(f"{line} 105 703.6 21 0.7 re f", fonts, "", zapf).text
+    assert struck.endswith("Cover: ~~fire~~ flood ✔ ✘"), "a line with struck words stays in the order of the file"
 
 
 def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
