@@ -95,11 +95,11 @@ class Archive:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for run in list(self._begun):
-            if kind is not None:
-                run.stop()
-            run.join()
-        self._stack.close()
+        with self._stack:
+            for run in list(self._begun):
+                if kind is not None:
+                    run.stop()
+                run.join()
 
     def ask(
         self,

@@ -235,7 +235,7 @@ def fit_rows(rows: Sequence[Qa], *, taught: bool = False) -> list[Qa]:
         UsageError: there is no row, none is left, or none has an answer to find: a policy would learn to say one thing.
     """
     if not rows:
-        raise UsageError("there are no rows to train on: memagent harvest CORPUS, or give --data FILE")
+        raise UsageError("there are no rows to train on: memagent harvest CORPUS, or give --dataset FILE")
     kept = [row for row in rows if taught or row.pass_rate is None or 0 < row.pass_rate < 1]
     if not kept:
         raise UsageError(
