@@ -149,7 +149,7 @@ _CHILD = """
     from infra.sources import sandbox_child as child
     from infra.sources.base import Parsed
     from memagent.errors import SourceError
-    def hostile(file, name, options):
+    def hostile(file, name, options, gets_on):
         if name == "endless":
             while True:
                 yield Parsed("x", "", "text/plain", row="1")
