@@ -193,8 +193,8 @@ class IngestConfig(Section):
     """Largest ratio of decompression, and of characters of text to bytes of the source; beyond it a source counts as a
     bomb. Small sources are let off: a page of blanks compresses well."""
     parse_seconds: float = Field(120.0, gt=0)
-    """Seconds that a parser may take without getting on to the next page, line or row; beyond it the source goes to
-    quarantine."""
+    """Seconds that a parser may take for a page, line or row, or for a text that it reads at once, as HTML; beyond it
+    the source goes to quarantine."""
     source_seconds: float = Field(3600.0, gt=0)
     """Seconds that a parser may take for all of one source; beyond it the source goes to quarantine, and the
     documents read till then stay."""

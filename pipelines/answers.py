@@ -307,9 +307,11 @@ class Answers(AnswerTable):
             self._request.engine.stop()
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait for the end of the run, at most some seconds; raise nothing."""
+        """Wait for the end of the run, at most some seconds; what it raised is logged, unless it was stopped."""
         with self._news:
             self._news.wait_for(lambda: self._ended, seconds)
+        if self._error is not None and not self._stopped:
+            _log.warning("run %s failed: %s", self._run_id, self._error)
 
     def __iter__(self) -> Iterator[Answer]:
         """Yield the answers as they are found, those of earlier runs first. Raises what the run raised."""

@@ -28,15 +28,20 @@ __all__ = ["Answer", "AnswerTable", "Answers", "Archive", "AsyncAnswers"]
 
 
 _BEGUN = WeakSet[Answers]()
-_LAST_SECONDS = 60.0
 
 
 @atexit.register
 def _stop_runs() -> None:
     """Stop the runs that go on: a thread in native code would crash the interpreter at its end."""
-    for run in list(_BEGUN):
+    _end(list(_BEGUN), stop=True, seconds=60.0)
+
+
+def _end(runs: Sequence[Answers], *, stop: bool, seconds: float | None = None) -> None:
+    """Wait for the end of runs. They take turns, so all are stopped before one is waited for."""
+    for run in runs if stop else ():
         run.stop()
-        run.join(_LAST_SECONDS)
+    for run in runs:
+        run.join(seconds)
 
 
 class Archive:
@@ -96,10 +101,7 @@ class Archive:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._stack:
-            for run in list(self._begun):
-                if kind is not None:
-                    run.stop()
-                run.join()
+            _end(list(self._begun), stop=kind is not None)
 
     def ask(
         self,

@@ -514,7 +514,8 @@ def parse_epub(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
         book = xml(archive.read(package))
         title = next((one.text or "" for one in book.iter("{*}title")), "")
         text = "\n\n".join(within(request.allowance, _chapters(archive, book, posixpath.dirname(package), request)))
-        warnings = unread({"large picture": _large_pictures(archive, book, posixpath.dirname(package))})
+        pictures = _large_pictures(archive, book, posixpath.dirname(package))
+    warnings = unread({"large picture": pictures, "unreadable letter": text.count("\ufffd")})
     yield Parsed(text, clean(title), "application/epub+zip", warnings=warnings)
 
 

@@ -164,9 +164,8 @@ def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]
     for one in root.iter("{*}imagedata"):  # of VML, which is the older form of a picture, or an object's preview
         if next(one.iterancestors("{*}Fallback", "{*}object"), None) is None:
             sides = dict(_SIZE.findall(attribute(one.getparent(), "style")))
-            found["large picture"] += (
-                math.prod(centimetres(sides.get(side, "")) for side in ("width", "height")) >= HALF_A_PAGE
-            )
+            area = math.prod(centimetres(sides.get(side, "")) for side in ("width", "height"))
+            found["large picture"] += area >= HALF_A_PAGE
     return found
 
 

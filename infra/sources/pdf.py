@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
+from operator import itemgetter
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
@@ -111,9 +112,12 @@ def _large_pictures(page: Any) -> int:
     """Count the pictures on which no text of the page stands, as it does on a scan with a text layer."""
     import pypdfium2
 
-    text, (width, height) = page.get_textpage(), page.get_size()
+    width, height = page.get_size()
     found = (one.get_bounds() for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]))
-    large = (box for box in found if (box[2] - box[0]) * (box[3] - box[1]) >= _LARGE * width * height)
+    large = [box for box in found if (box[2] - box[0]) * (box[3] - box[1]) >= _LARGE * width * height]
+    if not large:
+        return 0
+    text = page.get_textpage()
     return sum(blank(text.get_text_bounded(*box)) for box in large)
 
 
@@ -145,24 +149,31 @@ def _ocr() -> Any:
     return RapidOCR(text_score=0, intra_op_num_threads=1, inter_op_num_threads=1)
 
 
-def _by_ocr(page: Any) -> tuple[str, int]:
-    """Return the text of a picture of a page, line by line, and how many lines of it cannot be read.
+def _lines_of_picture(page: Any) -> list[Any]:
+    """Return the lines that OCR finds on a page: corners, words and score of each.
 
     A page that was scanned upside down or sideways is turned: hardly a line of it can be read, or all are tall.
     """
     import numpy as np
 
     picture = page.render(scale=_OCR_PIXELS / max(*page.get_size(), 1), rev_byteorder=False).to_numpy()
-    best, found = -1.0, list[Any]()
+    tries = list[tuple[float, list[Any]]]()
     for quarters in (0, 2, 1, 3):
         # The classifier of lines that are upside down would turn some that are not.
-        here, _ = _ocr()(np.ascontiguousarray(np.rot90(picture, quarters)), use_cls=False)
-        telling = [one for one in here or () if len(one[1]) >= _TELLING]
-        level = sum(score for (left, _, right, _), _, score in telling if right[0] - left[0] >= right[1] - left[1])
-        if (mean := level / len(telling) if telling else 1.0 - quarters) > best:
-            best, found = mean, here or []
-        if best > _UPRIGHT:
+        found, _ = _ocr()(np.ascontiguousarray(np.rot90(picture, quarters)), use_cls=False)
+        telling = [line for line in found or () if len(line[1]) >= _TELLING]
+        if not quarters and not telling:
+            return found or []
+        wide = sum(score for (left, _, right, _), _, score in telling if right[0] - left[0] >= right[1] - left[1])
+        tries.append((wide / max(len(telling), 1), found or []))
+        if tries[-1][0] > _UPRIGHT:
             break
+    return max(tries, key=itemgetter(0))[1]
+
+
+def _by_ocr(page: Any) -> tuple[str, int]:
+    """Return the text of a picture of a page, line by line, and how many lines of it cannot be read."""
+    found = _lines_of_picture(page)
     known = [one for one in found if one[2] >= _KNOWN]
     lines: list[list[tuple[float, str]]] = []
     middle = 0.0

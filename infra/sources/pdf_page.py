@@ -208,12 +208,12 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
         kept[place] = mark + kept[place]
     order = _visual_order(chars, {place for place, _ in (*values, *marks)})
     for was, one in pairwise(order[:-1]):
-        blank = chars.text[was].isspace(), chars.text[one].isspace()
-        if one != was + 1 and all(blank):
+        if one == was + 1:
+            continue
+        blanks = chars.text[was].isspace() + chars.text[one].isspace()
+        if blanks == 2:
             kept[one] = ""
-        elif (
-            one != was + 1 and not any(blank) and chars.at(one).left - chars.at(was).right > _APART * chars.at(one).size
-        ):
+        elif not blanks and chars.at(one).left - chars.at(was).right > _APART * chars.at(one).size:
             kept[one] = f" {kept[one]}"
     return "".join(kept[place] for place in order)
 
@@ -234,12 +234,9 @@ def _visual_order(chars: _Chars, marked: set[int]) -> list[int]:
         drawn = [place for place in places if not chars.text[place].isspace()]
         steps = [(was, one) for was, one in pairwise(drawn) if is_sign[was] or is_sign[one]]
         level = max(looks[place].line for place in drawn) - min(looks[place].line for place in drawn)
-        upright = level < _TOUCH and all(looks[place].size for place in drawn)
-        if (
-            upright
-            and not marked.intersection((*places, line.end()))
-            and any(looks[one].left < looks[was].left for was, one in steps)
-        ):
+        sortable = level < _TOUCH and all(looks[place].size for place in drawn)
+        sortable &= not marked.intersection((*places, line.end()))
+        if sortable and any(looks[one].left < looks[was].left for was, one in steps):
             order[line.start() : line.end()] = sorted(places, key=lambda place: looks[place].left)
     return order
 
@@ -497,7 +494,7 @@ def _spot(field: _Field, body: list[_Char], spots: dict[_Field, int]) -> int | N
 
 
 _REMARKS = frozenset({1, *range(4, 13), 14, 15})
-"""Kinds of notes (PDF 1.7, 12.5.6) whose contents no page shows: remarks on places, lines, shapes and marked text."""
+"""Kinds of notes, by pdfium's numbers, whose contents no page shows: remarks on places, lines, shapes, marked text."""
 
 
 def _beside(page: Any) -> Counter[str]:
@@ -508,12 +505,9 @@ def _beside(page: Any) -> Counter[str]:
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         note = raw.FPDFPage_GetAnnot(page, index)
         kind, size = raw.FPDFAnnot_GetSubtype(note), raw.FPDFAnnot_GetStringValue(note, b"Contents", None, 0)
-        # A text that is not drawn is one, too.
-        drawn = (
-            kind != raw.FPDF_ANNOT_FREETEXT
-            or raw.FPDFAnnot_GetAP(note, raw.FPDF_ANNOT_APPEARANCEMODE_NORMAL, None, 0) > 2
-        )
-        found["comment"] += (kind in _REMARKS or not drawn) and size > 2  # an empty text has the two bytes of its end
+        look = raw.FPDFAnnot_GetAP(note, raw.FPDF_ANNOT_APPEARANCEMODE_NORMAL, None, 0)
+        remark = kind in _REMARKS or (kind == raw.FPDF_ANNOT_FREETEXT and look <= 2)  # which nothing draws
+        found["comment"] += remark and size > 2  # an empty text has the two bytes of its end
         found["attachment"] += kind == raw.FPDF_ANNOT_FILEATTACHMENT
         raw.FPDFPage_CloseAnnot(note)
     return found

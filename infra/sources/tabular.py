@@ -181,19 +181,17 @@ def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
     So is a single object that has other texts or lists.
     """
     data = stream.read()
+    line, _, rest = data.partition(b"\n")
     try:
-        first = json.loads(data.split(b"\n", 1)[0])
+        first = json.loads(line)
     except (ValueError, RecursionError):
         first = None
     names = request.options
     if isinstance(first, dict) and names.text_column in first:
         beside = [first[name] for name in first.keys() - {names.text_column, names.id_column, names.title_column}]
-        is_row = b"\n" in data.strip() or not any(isinstance(one, list | dict) or " " in str(one) for one in beside)
-    else:
-        is_row = False
-    if is_row:
-        yield from parse_json_lines(io.BytesIO(data), request)
-        return
+        if rest.strip() or not any(isinstance(one, list | dict) or " " in str(one) for one in beside):
+            yield from parse_json_lines(io.BytesIO(data), request)
+            return
     for parsed in parse_text(io.BytesIO(data), request):
         yield Parsed(_unescaped(parsed.text), "", "application/json", parsed.encoding)
 

@@ -126,8 +126,9 @@ class _Document:
             for part in (path for name, path in self._stores if not store or name == store):
                 found = self._data(part).xpath(attribute(binding, "xpath"), namespaces=names)
                 if isinstance(found, list) and found:
-                    one = found[0]
-                    return one if isinstance(one, str) else None if len(one) else one.text
+                    if isinstance(found[0], str):  # of an attribute
+                        return found[0]
+                    return found[0].text if not len(found[0]) else None
         return None
 
     @cached_property

@@ -63,9 +63,9 @@ def show_scheduled_runs(corpus: str, scheduled_runs: Sequence["ScheduledRunStatu
     for name in ("asked", "failed", "left"):
         grid.add_column(name, no_wrap=True, justify="right")
     for scheduled in scheduled_runs:
-        counts = [number(scheduled[name]) for name in ("readings", "failed", "unread")]
-        if not scheduled["readings"]:  # a digest counts them when it ends
-            counts = ["", "", ""]
+        counted: list[int] = [scheduled["readings"], scheduled["failed"], scheduled["unread"]]
+        # What was asked is counted when a digest ends; what failed is known before.
+        counts = [number(count) if count or scheduled["readings"] else "" for count in counted]
         state = f"late, {scheduled['state']}" if scheduled["late"] else scheduled["state"]
         grid.add_row(scheduled["date"], state, scheduled["run_id"], *counts)
     console.print(grid)

@@ -139,6 +139,14 @@ def test_a_run_that_is_stopped_keeps_what_was_answered(archive, store):
     assert 0 < kept <= 8 and again.summary["readings"]["answered_before"] >= kept
 
 
+def test_a_run_that_failed_and_that_nobody_waited_for_is_logged(archive, caplog):
+    config = archive.config
+    broken = config.model_copy(update={"engine": config.engine.model_copy(update={"model": "/no/such/model"})})
+    with Archive(archive.source, config=broken) as asked:
+        run = asked.ask(OTTER.text)
+    assert f"run {run.run_id} failed: " in caplog.text
+
+
 def test_a_program_of_six_lines(tmp_path, model_folder):
     """In a process of its own, which starts Ray and ends it."""
     write_archive(tmp_path / "docs", count=3)

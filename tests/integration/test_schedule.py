@@ -156,6 +156,8 @@ def test_a_digest_that_was_broken_off_left_its_night_half_answered(corpus, confi
     table.delete("c", run_id=[row["run_id"] for row in rows])
     (scheduled,) = scheduled_runs_of(corpus, config.schedule, 3)
     assert (scheduled["state"], scheduled["run_id"], scheduled["ended_at"]) == ("half-answered", "killed", "")
+    show_scheduled_runs("c", [{**scheduled, "failed": 3}])
+    assert capsys.readouterr().out.split()[-1] == "3", "what failed is known before the end"
     show_scheduled_runs("c", [scheduled])
     assert capsys.readouterr().out.split()[-2:] == ["half-answered", "killed"], "what it asked is not known"
 
