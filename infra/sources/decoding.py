@@ -75,6 +75,10 @@ _SIGNS: dict[str, dict[int, str]] = {
     "wingdings 3": {0x7D: "▶", 0x74: "◀", 0x70: "▲", 0x71: "▼"},
 }
 """What fonts of signs show for the codes of letters: µ for m. Programs also write them in Unicode's private area."""
+_UNNAMED = {**_SIGNS["wingdings"], 0xB7: "•"}
+"""Of a font without a name: what is no bullet is of Wingdings."""
+SIGN_FONTS = frozenset(_SIGNS)
+"""Their names, in lower case."""
 _PRIVATE = re.compile("[\uf000-\uf0ff]")
 _BULLETS = frozenset("☐☑☒✓✔✗✘")
 """Bullets that say something."""
@@ -166,7 +170,7 @@ def glyphs(text: str, font: str, private: str = "") -> str:
 def _sign(char: str, font: str) -> str:
     signs, code = _SIGNS.get(font.lower()), ord(char)
     if _PRIVATE.match(char):
-        return (signs or _SIGNS["wingdings"]).get(code & 0xFF, "\ufffd")
+        return (signs or _UNNAMED).get(code & 0xFF, "\ufffd")
     if signs is None or char.isspace() or not (code < 0x7F or 0xA0 <= code <= 0xFF):
         return char  # typed as it is
     return signs.get(code, "\ufffd")

@@ -89,8 +89,7 @@ def parse_html(
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
     apply_styles(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_mail=is_mail)])
-    if is_mail:
-        _write_signs(tree)
+    _write_signs(tree)
     prepare(tree)
     text = page_text(tree, request.allowance).replace("\xad", "")
     if "~~~~" not in source:
@@ -138,7 +137,7 @@ def prepare(tree: Any) -> None:
 
 
 def _write_signs(tree: Any) -> None:
-    """Write what fonts of signs show for letters: Outlook's bullets, arrows and smileys; what is not known stays."""
+    """Write what fonts of signs show for letters: ticks, Outlook's bullets and smileys; what is not known stays."""
     fonts = dict[Any, str]()
     for element in tree.iter("*"):
         outer = fonts.get(element.getparent(), "")
@@ -346,7 +345,7 @@ _SIGN_FONT = re.compile(
     r"[\"']?(wingdings(?: [23])?|webdings|symbol)(?:-regular)?[\"']?\s*(?:$|[,!])",
     re.I,
 )
-"""The first font, perhaps behind its size. A browser may lack it, and show letters; Outlook has it."""
+"""The first font, perhaps behind its size. A browser that lacks it shows letters that mean nothing."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
     r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I

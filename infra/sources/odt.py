@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, counted, unread, within
 from infra.sources.decoding import bullet, clean, glyphs
-from infra.sources.office import HALF_A_PAGE, attribute, centimetres, child, integer, local_name, opened, xml
+from infra.sources.office import TENTH_OF_PAGE, attribute, centimetres, child, integer, local_name, opened, xml
 from memagent.errors import SourceError
 
 _MEDIA_TYPE = "application/vnd.oasis.opendocument.text"
@@ -98,14 +98,14 @@ def _old_form_value(mark: Any) -> str:
 
 
 def _not_read(body: Any) -> Counter[str]:
-    """Count objects of other programs, and pictures of half a page: charts and formulas are objects, too."""
+    """Count objects of other programs, and pictures of a tenth of a page: charts and formulas are objects, too."""
     found = Counter[str]()
     for frame in body.iter("{*}frame"):
         if next(frame.iter("{*}object", "{*}object-ole"), None) is not None:
             found["embedded object"] += 1
         elif next(frame.iter("{*}image"), None) is not None:
             size = centimetres(attribute(frame, "width")) * centimetres(attribute(frame, "height"))
-            found["large picture"] += size >= HALF_A_PAGE
+            found["large picture"] += size >= TENTH_OF_PAGE
     return found
 
 
@@ -241,7 +241,7 @@ class _Text:
                     if left > 1:
                         below[len(texts)] = (left - 1, said)
                 elif local_name(cell) in ("table-cell", "covered-table-cell"):
-                    said = " ".join(line for line in self.blocks(cell) if line.strip())
+                    said = " ".join(line.replace("\t", " ") for line in self.blocks(cell) if line.strip())
                     if (tall := integer(cell, "number-rows-spanned", 1)) > 1:
                         below[len(texts)] = (tall - 1, said)
                 else:

@@ -132,8 +132,8 @@ def _number(paragraph: Any, counts: dict[int, tuple[tuple[str, str], int]]) -> s
     return _AROUND[around].format(counted(count, _NUMBERS[style]))
 
 
-HALF_A_PAGE = 312
-"""Square centimetres of half an A4 page: a smaller picture is rarely a scan."""
+TENTH_OF_PAGE = 62
+"""Square centimetres of a tenth of an A4 page: a smaller picture is rarely a scan, or a copy of a passport."""
 _UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "px": 2.54 / 96}
 _SIZE = re.compile(r"(?:^|;)\s*(width|height)\s*:\s*([0-9.]{1,20}[a-z]{2})")
 
@@ -146,7 +146,7 @@ def centimetres(size: str) -> float:
         return 0.0
 
 
-def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]:
+def not_read(root: Any, large: float = TENTH_OF_PAGE * 360_000**2) -> Counter[str]:
     """Return what a part draws, or has from other programs, that is not in its text.
 
     A picture counts from so many square EMU on: it may be a page.
@@ -165,7 +165,7 @@ def not_read(root: Any, large: float = HALF_A_PAGE * 360_000**2) -> Counter[str]
         if next(one.iterancestors("{*}Fallback", "{*}object"), None) is None:
             sides = dict(_SIZE.findall(attribute(one.getparent(), "style")))
             area = math.prod(centimetres(sides.get(side, "")) for side in ("width", "height"))
-            found["large picture"] += area >= HALF_A_PAGE
+            found["large picture"] += area >= TENTH_OF_PAGE
     return found
 
 

@@ -1,16 +1,18 @@
 """PDF (pdfium). A page that is a picture is read by OCR, if the extra `ocr` is installed."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
-from infra.sources.pdf_page import read_page
+from infra.sources.pdf_page import Box, placed, read_page
 from memagent.errors import SourceError
 
 _PASSWORD_ERROR = 4
@@ -24,6 +26,12 @@ _KNOWN, _UPRIGHT = 0.5, 0.75
 """Score from which on OCR has read a line, and their mean above which a page is upright (measured: 0.85; else 0.6)."""
 _TELLING = 3
 """Letters from which on a line is long or tall."""
+_TALL = 1.7
+"""Height by width from which on a page is no sheet of paper, but the picture of a whole web page, or a receipt."""
+_OUTLINED = 1_000
+"""Lines and curves of letters that are drawn as outlines: of about a hundred."""
+_BETWEEN = 1
+"""Points between two pieces of one picture, at most."""
 _LARGE = 0.1
 """Share of a page from which on a picture beside its text may have words."""
 _UNREADABLE = re.compile("[\x01-\x08\x0e-\x1f\x7f\ue000-\uf8ff\ufffd]")
@@ -47,7 +55,7 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
             raise SourceError("encrypted", "it asks for a password; save it without one") from error
         raise SourceError("broken", "it is no PDF, or a damaged one; export it again") from error
     document.init_forms()  # values of which the file has no picture
-    read = _Read(document)
+    read = _Read(document, request.allowance.gets_on)
     try:
         text, starts = joined_pages(list(within(request.allowance, read.pages())))
         title = clean(document.get_metadata_dict().get("Title") or "")
@@ -64,8 +72,8 @@ def parse_pdf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
 
 
 class _Read:
-    def __init__(self, document: Any) -> None:
-        self._document = document
+    def __init__(self, document: Any, gets_on: Callable[[], object]) -> None:
+        self._document, self._gets_on = document, gets_on
         self._by_ocr: list[int] = []
         self._not_read: list[int] = []
         self.beside = Counter[str]()
@@ -78,10 +86,11 @@ class _Read:
             page = self._document[index]
             scanned = is_picture(page, text)
             if scanned or (blank(text) and next(page.get_objects(max_depth=1), None)):  # its words may be curves
-                found, unknown = _by_ocr(page) if _ocr_is_there() else ("", 0)
+                found, unknown = _by_ocr(page, self._gets_on) if _ocr_is_there() else ([], 0)
                 self.beside["unreadable line"] += unknown
-                if len(found) > len(text):
-                    text = f"{text}\n{found}".strip()  # of the same words those of the layer are exact
+                known = "".join(text.split())  # of the same words those of the layer are exact
+                if more := [line for line in found if "".join(line.split()) not in known]:
+                    text = "\n".join([text, *more]).strip()
                     self._by_ocr.append(index + 1)
                 elif (blank(text) and scanned) or not _ocr_is_there():
                     self._not_read.append(index + 1)
@@ -109,32 +118,51 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _large_pictures(page: Any) -> int:
-    """Count the pictures on which no text of the page stands, as it does on a scan with a text layer."""
+    """Count the pictures on which hardly any text of the page stands, as it does on a scan with a text layer."""
+    width, height = page.get_size()
+    large = [box for box in _pictures(page) if _area(box) >= _LARGE * width * height]
+    text = page.get_textpage() if large else None
+    return sum(len(text.get_text_bounded(*box)) < _FEW_CHARS for box in large if text)
+
+
+def _pictures(page: Any) -> list[Box]:
+    """Return where the pictures of a page are. Scanners and print drivers cut them into strips, or tiles."""
     import pypdfium2
 
-    width, height = page.get_size()
-    found = (one.get_bounds() for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]))
-    large = [box for box in found if (box[2] - box[0]) * (box[3] - box[1]) >= _LARGE * width * height]
-    if not large:
-        return 0
-    text = page.get_textpage()
-    return sum(blank(text.get_text_bounded(*box)) for box in large)
+    boxes = [placed(one) for one in page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])]
+    for left, right, low, high in ((0, 2, 1, 3), (1, 3, 0, 2)):  # what is one above another, then side by side
+        pieces, boxes = sorted(boxes, key=lambda box: (round(box[left]), round(box[right]), box[low])), []
+        for piece in pieces:
+            last = boxes[-1] if boxes else piece
+            gaps = abs(last[left] - piece[left]), abs(last[right] - piece[right]), piece[low] - last[high]
+            if boxes and max(gaps) <= _BETWEEN:
+                (west, south, *_), (*_, east, north) = map(min, last, piece), map(max, last, piece)
+                boxes[-1] = west, south, east, north
+            else:
+                boxes.append(piece)
+    return boxes
+
+
+def _area(box: Box) -> float:
+    left, bottom, right, top = box
+    return (right - left) * (top - bottom)
 
 
 def is_picture(page: Any, text: str) -> bool:
     """Whether a page with a text layer `text` is a picture: there is hardly any text, and pictures cover half of it.
 
-    A scanner may have cut a page into strips. Of a page without any text whatever is drawn may be a picture.
+    Or its letters are drawn as outlines. Of a page without any text whatever is drawn may be a picture.
     """
-    import pypdfium2
+    from pypdfium2 import raw
 
     if len(text) >= _FEW_CHARS:
         return False
     width, height = page.get_size()
-    some = {"max_depth": 1} if blank(text) else {"filter": [pypdfium2.raw.FPDF_PAGEOBJ_IMAGE]}
-    pictures = (one.get_bounds() for one in page.get_objects(**some))
-    covered = sum((right - left) * (top - bottom) for left, bottom, right, top in pictures)
-    return bool(covered >= width * height / 2)
+    boxes = [one.get_bounds() for one in page.get_objects(max_depth=1)] if blank(text) else _pictures(page)
+    if sum(map(_area, boxes)) >= width * height / 2:
+        return True
+    outlines = map(raw.FPDFPath_CountSegments, page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]))
+    return any(drawn > _OUTLINED for drawn in accumulate(outlines))
 
 
 @lru_cache(maxsize=1)
@@ -149,16 +177,35 @@ def _ocr() -> Any:
     return RapidOCR(text_score=0, intra_op_num_threads=1, inter_op_num_threads=1)
 
 
-def _lines_of_picture(page: Any) -> list[Any]:
-    """Return the lines that OCR finds on a page: corners, words and score of each.
+def _pieces(page: Any) -> Iterator[Any]:
+    """Yield the picture of a page (array), a tall one in pieces: OCR takes 2,000 pixels a side and makes more smaller.
+
+    They end between lines, where a row of pixels is of one color.
+    """
+    width, height = page.get_size()
+    scale = _OCR_PIXELS / max(width, height if height <= _TALL * width else _TALL * width, 1)
+    begun, end = 0, math.ceil(height * scale)
+    while begun < end:
+        below = max(0, height - (begun + _OCR_PIXELS) / scale)
+        picture = page.render(scale=scale, crop=(0, below, 0, begun / scale), rev_byteorder=False).to_numpy()
+        rows = len(picture)
+        if below:
+            spread = picture[rows // 2 :].std(axis=1).max(axis=1)[::-1]
+            rows -= int(spread.argmin())
+        yield picture[:rows]
+        begun += rows
+
+
+def _lines_of_picture(picture: Any, gets_on: Callable[[], object]) -> list[Any]:
+    """Return the lines that OCR finds on a picture of a page: corners, words and score of each.
 
     A page that was scanned upside down or sideways is turned: hardly a line of it can be read, or all are tall.
     """
     import numpy as np
 
-    picture = page.render(scale=_OCR_PIXELS / max(*page.get_size(), 1), rev_byteorder=False).to_numpy()
     tries = list[tuple[float, list[Any]]]()
     for quarters in (0, 2, 1, 3):
+        gets_on()
         # The classifier of lines that are upside down would turn some that are not.
         found, _ = _ocr()(np.ascontiguousarray(np.rot90(picture, quarters)), use_cls=False)
         telling = [line for line in found or () if len(line[1]) >= _TELLING]
@@ -171,17 +218,20 @@ def _lines_of_picture(page: Any) -> list[Any]:
     return max(tries, key=itemgetter(0))[1]
 
 
-def _by_ocr(page: Any) -> tuple[str, int]:
-    """Return the text of a picture of a page, line by line, and how many lines of it cannot be read."""
-    found = _lines_of_picture(page)
-    known = [one for one in found if one[2] >= _KNOWN]
-    lines: list[list[tuple[float, str]]] = []
-    middle = 0.0
-    for corners, words, _ in sorted(known, key=lambda one: one[0][0][1] + one[0][2][1]):
-        top, bottom = corners[0][1], corners[2][1]
-        if not lines or abs((top + bottom) / 2 - middle) > _SAME_LINE * (bottom - top):
-            lines.append([])
-            middle = (top + bottom) / 2
-        lines[-1].append((corners[0][0], words))
-    text = "\n".join(" ".join(words for _, words in sorted(line)) for line in lines)
-    return clean(text), len(found) - len(known)
+def _by_ocr(page: Any, gets_on: Callable[[], object]) -> tuple[list[str], int]:
+    """Return the lines of a page that is a picture, and how many of them cannot be read."""
+    lines, unknown = list[str](), 0
+    for piece in _pieces(page):
+        found = _lines_of_picture(piece, gets_on)
+        known = [one for one in found if one[2] >= _KNOWN]
+        rows: list[list[tuple[float, str]]] = []
+        middle = 0.0
+        for corners, words, _ in sorted(known, key=lambda one: one[0][0][1] + one[0][2][1]):
+            top, bottom = corners[0][1], corners[2][1]
+            if not rows or abs((top + bottom) / 2 - middle) > _SAME_LINE * (bottom - top):
+                rows.append([])
+                middle = (top + bottom) / 2
+            rows[-1].append((corners[0][0], words))
+        lines += [clean(" ".join(words for _, words in sorted(row))) for row in rows]
+        unknown += len(found) - len(known)
+    return lines, unknown

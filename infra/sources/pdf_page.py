@@ -32,13 +32,19 @@ _FONT_BYTES = 200
 _SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
 """Of a font's name: the letters before that of a part of it, and its kind behind it."""
 _PRIVATE = re.compile("[\uf000-\uf0ff]")
-_SIGN_FONT = re.compile("wingdings|webdings|symbol", re.I)
+_SIGN_FONT = re.compile("wingdings|webdings|(?:open)?symbol", re.I)
 _SIGNS = ("So", "Sc", "Sm", "No")
 """Categories of signs that a font of letters may lack: boxes, ticks, currencies, arrows, numbers in circles."""
 _APART = 0.1
 """Share of their size by which two letters are apart that have a blank between them."""
+_ABOVE = 0.5
+"""Share of the size of letters that others are above them on one line, as small numbers are."""
 _TEXT_LINE = re.compile(r"[^\r\n]+")
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in points from a page's lower left corner."""
 
 
 class _Line(NamedTuple):
@@ -203,10 +209,13 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
         end = next(one for one in count(place) if one not in moved)
         inside = place > 0 and end < len(chars.text)
         kept[place] = " " if inside and abs(chars.at(place - 1).line - chars.at(end).line) < _TOUCH else "\n"
-    marks = [one for one in (*_struck(chars, lines), *_raised(chars)) if one[0] not in moved]
+    begun, ended = _struck(chars, lines)
+    for place in ended - moved:
+        kept[place] += "~~"
+    marks = [one for one in (*((place, "~~") for place in begun), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
-    order = _visual_order(chars, {place for place, _ in (*values, *marks)})
+    order = _visual_order(chars, {place for place, _ in values})
     for was, one in pairwise(order[:-1]):
         if one == was + 1:
             continue
@@ -218,11 +227,12 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     return "".join(kept[place] for place in order)
 
 
-def _visual_order(chars: _Chars, marked: set[int]) -> list[int]:
+def _visual_order(chars: _Chars, filled: set[int]) -> list[int]:
     """Return the places of the text in the order in which they stand on their lines.
 
     LibreOffice draws signs that the font of their words lacks after the rest of the line. Lines from right to left, on
-    their head, or with `marked` places, and those without such a sign, are left as they are.
+    their head, with fields (`filled`), or with values over other characters, and those without such a sign, are left as
+    they are.
     """
     is_sign = [char > "\x7f" and category(char) in _SIGNS for char in chars.text]
     order = list(range(len(chars.text) + 1))
@@ -233,12 +243,24 @@ def _visual_order(chars: _Chars, marked: set[int]) -> list[int]:
         looks = {place: chars.at(place) for place in places}
         drawn = [place for place in places if not chars.text[place].isspace()]
         steps = [(was, one) for was, one in pairwise(drawn) if is_sign[was] or is_sign[one]]
-        level = max(looks[place].line for place in drawn) - min(looks[place].line for place in drawn)
-        sortable = level < _TOUCH and all(looks[place].size for place in drawn)
-        sortable &= not marked.intersection((*places, line.end()))
-        if sortable and any(looks[one].left < looks[was].left for was, one in steps):
+        size, levels = max(looks[place].size for place in drawn), [looks[place].line for place in drawn]
+        if (
+            any(looks[one].left < looks[was].left for was, one in steps)
+            and max(levels) - min(levels) < _ABOVE * size
+            and all(looks[place].size for place in drawn)
+            and not filled.intersection((*places, line.end()))
+            and not _overlap([looks[place] for place in drawn])
+        ):
             order[line.start() : line.end()] = sorted(places, key=lambda place: looks[place].left)
     return order
+
+
+def _overlap(drawn: list[_Char]) -> bool:
+    """Whether characters stand on others that were not drawn next to them, as on the line of a form."""
+    number = {one.place: index for index, one in enumerate(drawn)}
+    level = pairwise(sorted(drawn, key=lambda one: one.left))
+    apart = ((was, one) for was, one in level if number[one.place] != number[was.place] + 1)
+    return any(was.right - one.left > _APART * one.size for was, one in apart)
 
 
 def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:
@@ -257,18 +279,22 @@ def _lines(page: Any) -> Iterator[_Line]:
     from pypdfium2 import raw
 
     for line in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
-        left, bottom, right, top = line.get_bounds()
-        if right - left < 2 * (top - bottom):
-            continue
-        figure = line.container
-        while figure:  # what stands in an embedded figure has its coordinates
-            left, bottom, right, top = figure.get_matrix().on_rect(left, bottom, right, top)
-            figure = figure.container
-        if top - bottom <= _THICK and right - left >= _THIN and _is_drawn(line):
+        left, bottom, right, top = placed(line)
+        if top - bottom <= _THICK and right - left >= max(_THIN, 2 * (top - bottom)) and _is_drawn(line):
             yield _Line((bottom + top) / 2, left, right, top - bottom)
     for _, _, corners in _strikes(page):
         across, up = zip(*corners, strict=True)
         yield _Line((min(up) + max(up)) / 2, min(across), max(across))
+
+
+def placed(drawn: Any) -> Box:
+    """Return where an object (pdfium) stands on its page; in an embedded figure it has the figure's coordinates."""
+    left, bottom, right, top = drawn.get_bounds()
+    figure = drawn.container
+    while figure:
+        left, bottom, right, top = figure.get_matrix().on_rect(left, bottom, right, top)
+        figure = figure.container
+    return left, bottom, right, top
 
 
 def _strikes(page: Any) -> Iterator[tuple[Any, int, list[tuple[float, float]]]]:
@@ -312,8 +338,8 @@ def _whole(lines: Iterable[_Line]) -> list[_Line]:
     return whole
 
 
-def _struck(chars: _Chars, lines: Iterable[_Line]) -> list[tuple[int, str]]:
-    """Return where words begin and end that a line goes through, above the one on which the largest of them stand."""
+def _struck(chars: _Chars, lines: Iterable[_Line]) -> tuple[list[int], set[int]]:
+    """Return where words begin that a line goes through, above the one on which the largest stand, and their ends."""
     text, struck = chars.text, set[int]()
     for line in _whole(lines):
         over = chars.over(line)
@@ -322,11 +348,13 @@ def _struck(chars: _Chars, lines: Iterable[_Line]) -> list[tuple[int, str]]:
         through &= line.thick <= _THIN or (line.thick <= _STROKE * largest.size and len(over) > 2)
         if through and largest.low < line.height < largest.high - 0.05 * largest.size:  # a root has its line on top
             struck |= {one.place for one in over if text[one.place].strip()}
-    ends = list[int]()
+    begun, ended = list[int](), list[int]()
     for place in sorted(struck):
-        ends = [*ends, place] if not ends or text[ends[-1] : place].strip() else ends[:-1]
-        ends.append(place + 1)
-    return [(place, "~~") for place in ends]
+        if not ended or text[ended[-1] + 1 : place].strip():
+            begun.append(place)
+            ended.append(place)
+        ended[-1] = place
+    return begun, set(ended)
 
 
 def _fields(document: Any, page: Any) -> Iterator[_Field]:

@@ -38,12 +38,12 @@ class _Presentation:
     def slides(self) -> Iterator[str]:
         root, parts = self._archive.xml(self._archive.main), self._archive.related(self._archive.main)
         size = child(root, "sldSz")
-        half = int(attribute(size, "cx") or 0) * int(attribute(size, "cy") or 0) / 2
+        tenth = int(attribute(size, "cx") or 0) * int(attribute(size, "cy") or 0) / 10
         for slide in child(root, "sldIdLst") if child(root, "sldIdLst") is not None else ():
             # An id without a prefix is a number; the other names the part.
             keys = [value for name, value in slide.attrib.items() if name.endswith("}id")]
             path = parts[keys[0]][1]
-            yield clean("\n".join(self._lines(path, half or float("inf"))))
+            yield clean("\n".join(self._lines(path, tenth or float("inf"))))
 
     def _lines(self, path: str, large: float) -> Iterator[str]:
         slide, parts = self._archive.xml(path), self._archive.related(path)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, quoted
+from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, quoted, unread
 from infra.sources.decoding import blank, clean, detect
 from infra.sources.listing import seekable
 from infra.sources.text import parse_text
@@ -178,7 +178,7 @@ def parse_json_lines(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed
 def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Refused]:
     """Yield rows where the first line is an object with the text column, else the file as text.
 
-    So is a single object that has other texts or lists.
+    So is a single object that has other columns.
     """
     data = stream.read()
     line, _, rest = data.partition(b"\n")
@@ -187,13 +187,14 @@ def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
     except (ValueError, RecursionError):
         first = None
     names = request.options
-    if isinstance(first, dict) and names.text_column in first:
-        beside = [first[name] for name in first.keys() - {names.text_column, names.id_column, names.title_column}]
-        if rest.strip() or not any(isinstance(one, list | dict) or " " in str(one) for one in beside):
-            yield from parse_json_lines(io.BytesIO(data), request)
-            return
+    columns = {names.text_column, names.id_column, names.title_column, "id"}
+    if isinstance(first, dict) and names.text_column in first and (rest.strip() or first.keys() <= columns):
+        yield from parse_json_lines(io.BytesIO(data), request)
+        return
     for parsed in parse_text(io.BytesIO(data), request):
-        yield Parsed(_unescaped(parsed.text), "", "application/json", parsed.encoding)
+        text = _unescaped(parsed.text)
+        warnings = unread({"unreadable letter": text.count("\ufffd")})
+        yield Parsed(text, "", "application/json", parsed.encoding, warnings=warnings)
 
 
 def _unescaped(text: str) -> str:

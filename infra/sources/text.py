@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, unread
-from infra.sources.decoding import clean, decode, glyphs
+from infra.sources.decoding import SIGN_FONTS, clean, decode, glyphs
 from memagent.errors import SourceError
 
 _MARKS = re.compile(r" {0,3}#{1,6}(?=[ \t])")
@@ -56,15 +56,15 @@ _RTF_PICTURE = re.compile(
 )
 _RTF_LETTERING = re.compile(r"\{\\sp\s*\{\\sn gtextUNICODE\}\s*\{\\sv ([^{}]*)\}\s*\}")
 """Of a watermark."""
-_RTF_LARGE = 100_000_000
-"""Square twips of half an A4 page."""
+_RTF_LARGE = 20_000_000
+"""Square twips of a tenth of an A4 page."""
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
 _RTF_NOTES = {"footnote": "Footnote: ", "annotation": "Comment: "}
 _RTF_READ = {
     **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\n"),
     **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext", "upr", "ud"), ""),
     **_RTF_NOTES,
-    **dict.fromkeys(("cell", "nestcell"), "\t"),
+    **{"cell": "\t", "nestcell": " "},
 }
 """Groups with text of the document that are among striprtf's `destinations`, and ends of cells, and what they say."""
 _RTF_UNUSED = {
@@ -73,14 +73,17 @@ _RTF_UNUSED = {
 }
 """Headers of first and left pages, and what switches them on."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
-_RTF_SYMBOL = re.compile(r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*\bSymbol;", re.DOTALL)
+_RTF_SIGNS = re.compile(
+    r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*\b(Symbol|Webdings|Wingdings(?: [23])?);", re.DOTALL
+)
 _RTF_SIGN = re.compile(
-    r"""\{\\\*\\fldinst\b(?:[^{}]*\{)?[^{}]*\bSYMBOL (\d{1,3}) \\\\f "?Symbol\b[^{}]*\}?\}"""
+    r"""\{\\\*\\fldinst\b(?:[^{}]*\{)?[^{}]*\bSYMBOL (\d{1,5}) \\\\f "?(Symbol|Webdings|Wingdings(?: [23])?)\b"""
+    r"""[^{}]*\}?\}"""
     r"""(?=\s*\{\\fldrslt\s*\{?(?:\\[a-z]+-?\d*\s?)*\})"""
 )
-"""A field for a sign of the font Symbol, whose result says its look alone."""
-_SIGN_FONT = "0000000"
-"""A font number for such signs, as no program writes it."""
+"""A field for a sign of a font of signs, whose result says its look alone."""
+_SIGN_FONTS = {f"000000{index}": font for index, font in enumerate(sorted(SIGN_FONTS))}
+"""Font numbers for such signs, as no program writes them."""
 _RTF_BYTES = re.compile(r"\\(?:bin(\d{1,10})[ ]?|[^a-z])|[{}]", re.DOTALL)
 """Bytes may hold marks."""
 _RTF_PAGES = {
@@ -107,8 +110,9 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     head, (whole, after) = source[:_RTF_HEAD], _first_group(source)
     charsets = _RTF_CHARSET.findall(font_table_group(whole))
     pages = {font: _known_page(charset_map.get(int(charset), "")) for font, charset in charsets}
-    pages |= dict.fromkeys([*_RTF_SYMBOL.findall(font_table_group(whole)), _SIGN_FONT], "symbol")
-    whole = _RTF_SIGN.sub(lambda field: rf"{{\f{_SIGN_FONT}\uc1\u{0xF000 + int(field[1]) % 256}?}}", whole)
+    pages |= {font: name.lower() for font, name in _RTF_SIGNS.findall(font_table_group(whole))} | _SIGN_FONTS
+    numbers = {name: font for font, name in _SIGN_FONTS.items()}
+    whole = _RTF_SIGN.sub(lambda it: rf"{{\f{numbers[it[2].lower()]}\uc1\u{0xF000 + int(it[1]) % 256}?}}", whole)
     whole = _RTF_LETTERING.sub(r"{\\shptxt \1\\par}", whole)
     for switch, unused in _RTF_UNUSED.items():
         whole = whole if switch in whole else unused.sub(r"\\*\\unused", whole)
@@ -226,7 +230,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             skip = max(0, skip - len(data))
             continue
         if letters:
-            text = letters.decode("latin-1" if look.page == "symbol" else look.page, "replace")
+            text = letters.decode("latin-1" if look.page in SIGN_FONTS else look.page, "replace")
             notes.add(" " * ended + glyphs(text, look.page), look)
             ended = ended and not text
             letters.clear()

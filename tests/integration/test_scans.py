@@ -70,6 +70,17 @@ def test_a_page_that_was_scanned_turned_is_read(tmp_path, turned, shown):
     assert read.text.strip() == "\n".join(WORDS) and read.warnings == ("read by OCR (no accents, no €): page 1",)
 
 
+def test_a_tall_page_is_read_in_pieces(tmp_path):
+    """As one picture it would be made so small that its digits cannot be told apart."""
+    page, pen = Image.new("RGB", (1200, 7000), "white"), ImageFont.load_default(22)
+    rows = [f"Section {row}: the fee is {1_250 + 7 * row}.50 euros." for row in range(0, 80, 4)]
+    for row, words in enumerate(rows):
+        ImageDraw.Draw(page).text((80, 60 + 345 * row), words, fill="black", font=pen)
+    page.save(tmp_path / "a.pdf")
+    (read,) = parse(str(tmp_path / "a.pdf"), "a.pdf", IngestConfig())
+    assert ["".join(line.split()) for line in read.text.strip().split("\n")] == ["".join(row.split()) for row in rows]
+
+
 def test_a_page_of_cells_of_one_digit_stays_upright(tmp_path):
     """A digit is taller than wide, and so says nothing of how the page lies."""
     page, pen = Image.new("RGB", (1240, 1754), "white"), ImageFont.load_default(40)

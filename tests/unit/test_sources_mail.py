@@ -217,9 +217,10 @@ def test_an_invitation_says_when_how_often_and_whether_it_is_cancelled():
 def test_letters_in_fonts_of_signs_are_signs(tmp_path):
     page = "<p>Phase 1 <font face=Wingdings>à</font> 2 <span style='font-family:Wingdings'>J</span> so</p>"
     head = "From: a@b.c\nContent-Type: text/html; charset=utf-8\n\n"
-    (tmp_path / "a.eml").write_text(head + page, encoding="utf-8")
-    (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
-    assert document.text.rstrip().endswith("Phase 1 → 2 ☺ so")
+    for name, whole in (("a.eml", head + page), ("a.html", page)):
+        (tmp_path / name).write_text(whole, encoding="utf-8")
+        (document,) = parse(str(tmp_path / name), name, IngestConfig())
+        assert document.text.rstrip().endswith("Phase 1 → 2 ☺ so")
 
 
 def test_a_font_of_signs_ends_where_another_one_begins(tmp_path):

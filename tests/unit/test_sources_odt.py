@@ -291,6 +291,9 @@ def test_merged_and_repeated_cells_leave_their_columns():
         return f"<table:table-cell{given}>{p(words) if words else ''}</table:table-cell>"
 
     covered = "<table:covered-table-cell/>"
+    inner = f"<table:table><table:table-row>{cell('IBAN')}{cell('500')}</table:table-row></table:table>"
+    outer = f"<table:table-row><table:table-cell>{inner}</table:table-cell>{cell('1,000')}</table:table-row>"
+    assert text(f"<table:table>{outer}</table:table>") == "IBAN 500\t1,000"
     rows = (
         cell("Item") + cell("Price", columns_spanned=2) + covered,
         cell("Flat", rows_spanned=2) + cell("900") + cell("1"),

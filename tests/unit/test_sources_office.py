@@ -272,6 +272,23 @@ def test_rich_text_has_the_signs_of_the_font_symbol(tmp_path):
     assert document.text.strip() == "•\t≥ 5 μg, ±2"
 
 
+def test_rich_text_has_ticks_of_other_fonts_of_signs(tmp_path):
+    fonts = rb"{\fonttbl{\f0 Arial;}{\f10\fnil\fcharset2 Wingdings;}{\f11\fnil\fcharset2 Wingdings 2;}}"
+    field = rb'{\field{\*\fldinst SYMBOL %s \\f "Wingdings" \\s 11}{\fldrslt}}'
+    words = rb"{\f10 \'fe} yes {\f10\'a8} no {\f11 P} " + field % b"254" + field % b"61608"
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + fonts + words + b"}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert document.text.strip() == "☑ yes ☐ no ✓ ☑☐" and document.warnings == ()
+
+
+def test_cells_of_a_table_in_a_cell_of_rich_text_are_none_of_the_outer_row(tmp_path):
+    inner = rb"\itap2 IBAN\nestcell Limit\nestcell{\*\nesttableprops\trowd\nestrow}"
+    row = rb"\trowd\pard\intbl Party\cell\pard\intbl" + inner + rb"\pard\intbl\cell\pard\intbl 1,000\cell\row"
+    (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi" + row + b"}")
+    (document,) = parsed(tmp_path / "a.rtf")
+    assert [" ".join(cell.split()) for cell in document.text.split("\t")][:3] == ["Party", "IBAN Limit", "1,000"]
+
+
 def test_powers_in_rich_text_are_no_digits_of_their_number(tmp_path):
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi 10{\super 6}, 10\super -3{}\super 4\nosupersub 1, H{\sub 2}O}")
     (document,) = parsed(tmp_path / "a.rtf")

@@ -258,7 +258,20 @@ def test_a_page_that_a_scanner_cut_into_strips_is_a_picture(monkeypatch):
 def test_a_large_picture_beside_text_is_said_unless_the_text_stands_on_it():
     picture, words = "q 300 0 0 300 50 50 cm /I Do Q ", "BT /F 12 Tf 60 {} Td (Exhibit B: the invoice.) Tj ET"
     assert parsed(picture + words.format(700)).warnings == ("part not read: 1 large picture",)
-    assert parsed(picture + words.format(100)).warnings == (), "a scan with its text"
+    assert parsed(picture + words.format(100)).warnings == ("part not read: 1 large picture",), "it may be a stamp"
+    layer = " ".join(words.format(height) for height in range(60, 160, 20))
+    assert parsed(picture + layer).warnings == (), "a scan with its text"
+    tiles = " ".join(f"q 150 0 0 30 {x} {y} cm /I Do Q" for x in (50, 200) for y in range(50, 350, 30))
+    assert parsed(tiles + words.format(700)).warnings == ("part not read: 1 large picture",)
+
+
+def test_a_page_of_letters_that_are_drawn_as_outlines_is_a_picture(monkeypatch):
+    monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: True)
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: (["ACME - 17", "Fee of sixty"], 0))
+    stamp, letter = "BT /F 12 Tf 50 20 Td (ACME-17) Tj ET", "50 {0} m 52 {0} 54 {0} 56 {0} c 58 {0} l 60 {0} l h f "
+    letters = "".join(letter.format(700 - row) for row in range(300))
+    assert parsed(stamp + letters).text.endswith("ACME-17\nFee of sixty"), "words of the layer are not said twice"
+    assert parsed(stamp + letters[: len(letters) // 10]).text.endswith("ACME-17")
 
 
 def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
@@ -268,7 +281,14 @@ def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
     zapf = "<</Type/Font/Subtype/Type1/BaseFont/ZapfDingbats>>"
     assert parsed(line, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood ")
     struck = parsed(f"{line} 105 703.6 21 0.7 re f", fonts, "", zapf).text
-    assert struck.endswith("Cover: ~~fire~~ flood ✔ ✘"), "a line with struck words stays in the order of the file"
+    assert struck.endswith("Cover: ✔ ~~fire~~ ✘ flood ")
+    raised = line.replace("flood)] TJ", "flood)] TJ /F 7 Tf 5 Ts (1) Tj 0 Ts")
+    assert parsed(raised, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood 1")
+
+
+def test_a_value_that_is_printed_over_the_line_of_a_form_stays_in_one_piece():
+    form = "BT /F 12 Tf 50 700 Td (Due: ____________ by ________) Tj ET BT /F 12 Tf 90 700 Td (\\243 1,250.00) Tj ET"
+    assert parsed(form).text.endswith("£ 1,250.00")
 
 
 def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
@@ -276,13 +296,13 @@ def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
     head = "<</Type/XObject/Subtype/Form/Matrix[600 0 0 800 0 0]/BBox[0 0 1 1]/Resources<</XObject<</I 7 0 R>>>>>>"
     scaled = stream("/I Do", head)
     form = "/Resources<</Font<</F 6 0 R>>/XObject<</X 8 0 R>>>>"
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: ("", 0))
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: ([], 0))
     for there in (False, True):
         monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda there=there: there)
         assert parsed("/X Do", form, "", scaled).warnings == ("part not read: page 2 (a picture)",)
         assert parsed("").warnings == ()
         assert parsed(curves).warnings == (() if there else ("part not read: page 2 (a picture)",))
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page: ("Fee of sixty", 2))
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: (["Fee of sixty"], 2))
     assert parsed(curves).text.endswith("Fee of sixty") and parsed(curves).warnings == (
         "read by OCR (no accents, no €): page 2",
         "part not read: 2 unreadable lines",

@@ -129,10 +129,10 @@ def test_comments_notes_and_diagrams_follow_their_slide():
     assert document.text == "Slide\nStep one\nComment: Really?\nNotes:\nSay this" and document.warnings == ()
 
 
-def test_charts_and_pictures_of_half_a_slide_are_said():
+def test_charts_and_pictures_of_a_tenth_of_a_slide_are_said():
     chart = '<p:graphicFrame><a:graphicData uri="http://x/chart"/></p:graphicFrame>'
     picture = '<p:pic><p:spPr><a:xfrm><a:ext cx="{}" cy="6858000"/></a:xfrm></p:spPr></p:pic>'
-    document = parsed(pptx({"s": shape("S") + chart + picture.format(9144000) + picture.format(1000)}))
+    document = parsed(pptx({"s": shape("S") + chart + picture.format(914400) + picture.format(1000)}))
     assert document.warnings == ("part not read: 1 chart; 1 large picture",)
     document = parsed(pptx({"s": shape("S") + "<p:pic><p:spPr/></p:pic>"}))
     assert document.warnings == ("part not read: 1 large picture",), "it is as large as its placeholder"

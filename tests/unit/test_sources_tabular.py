@@ -48,6 +48,9 @@ def test_an_object_that_has_more_than_a_row_is_read_whole(tmp_path):
     path.write_text('{"title": "Lease", "text": "Short summary.", "clauses": ["The rent is 5,000 EUR."]}')
     (document,) = parse(str(path), path.name, IngestConfig())
     assert "The rent is 5,000 EUR." in document.text
+    path.write_text('{"text": "Loan \\ud800", "principal": 1250000}')
+    (document,) = parse(str(path), path.name, IngestConfig())
+    assert "1250000" in document.text and document.warnings == ("part not read: 1 unreadable letter",)
     path.write_text('{"id": 1, "title": "Lease", "text": "Short summary."}')
     assert [one.text for one in parse(str(path), path.name, IngestConfig())] == ["Short summary."]
 

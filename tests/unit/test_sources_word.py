@@ -484,7 +484,7 @@ def drawn(kind: str, size: tuple[int, int] = (1, 1)) -> str:
 
 
 def test_what_is_drawn_and_embedded_is_said():
-    page = drawn("picture", (17 * 360_000, 25 * 360_000))
+    page = drawn("picture", (9 * 360_000, 7 * 360_000))
     body = paragraph(
         drawn("chart") + drawn("chartex") + drawn("picture", (10, 10)) + page + "<w:object><w:OLEObject/></w:object>"
     )
