@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -136,6 +137,10 @@ class _Turns:
     """
 
     def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # a child has no thread but its own
+
+    def _begin(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -301,10 +306,8 @@ class Answers(AnswerTable):
         return self._summary
 
     def stop(self) -> None:
-        """End the run with its next answers. What was answered stays, and asking again goes on from there."""
+        """End the run, once the sources are read in. What was read stays, and asking again goes on from there."""
         self._stopped = True
-        if self._request.engine is not None:
-            self._request.engine.stop()
 
     def join(self, seconds: float | None = None) -> None:
         """Wait for the end of the run, at most some seconds; what it raised is logged, unless it was stopped."""
@@ -337,9 +340,13 @@ class Answers(AnswerTable):
         """Take note of new answers (`pipelines.stages.read.AnswerWatch`)."""
         self._tell(files)
 
-    def _tell(self, new: Sequence[DataFile | None]) -> None:
+    def check(self) -> None:
+        """Raise MemagentError if the run was stopped (`pipelines.stages.read.AnswerWatch`)."""
         if self._stopped:
             raise MemagentError("the run was stopped; its answers are kept, and asking again resumes it")
+
+    def _tell(self, new: Sequence[DataFile | None]) -> None:
+        self.check()
         with self._news:
             self._told += new
             self._news.notify_all()
@@ -356,8 +363,7 @@ class Answers(AnswerTable):
 
     def _run(self, asked: Target, shown: AbstractContextManager[Progress | None]) -> None:
         try:
-            if self._request.engine is not None:
-                self._request.engine.check()  # it may have waited for its turn
+            self.check()  # it may have waited for its turn
             with shown as show:
                 self._summary = ask_target(asked, self._request, show)
             if lacking := unanswered(self._summary):

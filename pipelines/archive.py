@@ -9,8 +9,8 @@
 """
 
 import asyncio
-import atexit
 import os
+import threading
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,12 +28,16 @@ __all__ = ["Answer", "AnswerTable", "Answers", "Archive", "AsyncAnswers"]
 
 
 _BEGUN = WeakSet[Answers]()
+os.register_at_fork(after_in_child=_BEGUN.clear)
 
 
-@atexit.register
 def _stop_runs() -> None:
     """Stop the runs that go on: a thread in native code would crash the interpreter at its end."""
     _end(list(_BEGUN), stop=True, seconds=60.0)
+
+
+# Functions of `atexit` come too late: Python has closed its executors by then, with which runs write what they have.
+threading._register_atexit(_stop_runs)  # type: ignore[attr-defined]
 
 
 def _end(runs: Sequence[Answers], *, stop: bool, seconds: float | None = None) -> None:

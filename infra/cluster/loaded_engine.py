@@ -2,15 +2,13 @@
 
 import asyncio
 import heapq
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
 from infra.engines.supervised import SupervisedEngine
 from infra.readers import ReaderSpec
-from memagent.errors import MemagentError
 from memagent.reading.engine import Completion, Sampling
 
 _START = 32
@@ -240,20 +238,10 @@ class EngineClient:
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """An engine of this process that has started, for one pass, which another thread can end."""
+    """An engine of this process that has started, for one pass."""
 
     reader: ReaderSpec
     """The policy that the engine has loaded."""
     engine: LoadedEngine
     loop: asyncio.AbstractEventLoop
     """In which the engine was started; runs in another thread than the pass."""
-    _stopped: threading.Event = field(default_factory=threading.Event)
-
-    def stop(self) -> None:
-        """End the pass; what was answered stays. From any thread, before the pass or during it."""
-        self._stopped.set()
-
-    def check(self) -> None:
-        """Raise MemagentError if the pass was stopped."""
-        if self._stopped.is_set():
-            raise MemagentError("the run was stopped; its answers are kept, and asking again resumes it")

@@ -139,8 +139,10 @@ def _keep_ray_off_the_terminal() -> None:
         logger.addHandler(logging.NullHandler())
 
 
-_to_begin: list[Callable[[], None]] = []
-"""Starters of the enclosing `lazy_ray` blocks, outermost first."""
+_open_blocks: list[RayConfig] = []
+"""Of `lazy_ray`, in all threads, outermost first."""
+_session = ExitStack()
+"""Ends Ray, if a block has started it."""
 _beginning = threading.Lock()
 """Runs of one server have threads of their own."""
 
@@ -149,14 +151,17 @@ _beginning = threading.Lock()
 def lazy_ray(config: RayConfig) -> Iterator[None]:
     """Start Ray lazily, on the first `ensure_ray()` in the body: a run with nothing to do starts none.
 
-    Nested blocks share the session of the outermost one.
+    Blocks that are open at once, in whatever threads, share one session, which ends with the last of them.
     """
-    with ExitStack() as session:
-        _to_begin.append(lambda: session.enter_context(ray_session(config)))
-        try:
-            yield
-        finally:
-            _to_begin.pop()
+    with _beginning:
+        _open_blocks.append(config)
+    try:
+        yield
+    finally:
+        with _beginning:
+            _open_blocks.remove(config)
+            if not _open_blocks:
+                _session.close()
 
 
 def ensure_ray() -> None:
@@ -164,8 +169,8 @@ def ensure_ray() -> None:
     import ray
 
     with _beginning:
-        if _to_begin and not ray.is_initialized():
-            _to_begin[0]()
+        if _open_blocks and not ray.is_initialized():
+            _session.enter_context(ray_session(_open_blocks[0]))
 
 
 def ray_runs() -> bool:

@@ -86,7 +86,9 @@ class FileCommits:
     """Commits data files every few seconds, each commit under a number of its own (Delta application transactions)."""
 
     def __init__(self, table: Table, corpus: str, run_id: str, seconds: float = 5.0) -> None:
-        """Commit to `table` for `corpus`, at most once in `seconds`."""
+        """Commit to `table`, which is made, for `corpus`, at most once in `seconds`."""
+        if table.version() is None:
+            table.create()
         self._table, self._corpus, self._seconds = table, corpus, seconds
         # A run that is started again under the same id must not be taken for a repeated commit.
         self._writer = f"{run_id}-{uuid.uuid4().hex[:8]}"
@@ -101,9 +103,14 @@ class FileCommits:
         new = {file["path"]: file for file in files if file["path"] not in self._known}
         self._known.update(new)
         self._files += new.values()
-        if time.monotonic() > self._due:
+        if self.is_due:
             self.commit()
         return list(new.values())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to commit."""
+        return time.monotonic() > self._due
 
     def commit(self) -> None:
         """Commit all files that were added."""

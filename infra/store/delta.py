@@ -23,7 +23,7 @@ from tenacity import retry, retry_if_exception, retry_if_exception_type, stop_af
 from infra.store.buckets import EVERY, first_of_each
 from infra.store.location import OS_ERROR, Store
 from infra.store.schemas import TABLES
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, UsageError
 from memagent.records import stable_hash
 
 _WEEK_HOURS = 7 * 24
@@ -404,6 +404,10 @@ class Table:
             return None
         except DeltaError as error:
             said = str(error).partition("\n")[0]  # a backtrace may follow
+            if "Forked process" in said:
+                raise UsageError(
+                    "no store in a forked process: start it by multiprocessing's method 'spawn'"
+                ) from error
             if not said.startswith("Kernel error") or "object store" in said or "File not found" in said:
                 raise
             raise _damaged("the log", f"table {self.name}", self._store, said) from error

@@ -74,6 +74,9 @@ class AnswerPrinter:
         if self._corpus is not None and self._most > self.printed:
             self._print(newly_answered(self._corpus, self._run_id, files))
 
+    def check(self) -> None:
+        """Let the run go on: a command is stopped by a signal."""
+
     def rest(self, console: Console, total: int) -> None:
         """Say where the others are, of `total` answers of the run."""
         if self._corpus is not None and total > self.printed:

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -63,6 +63,9 @@ class AnswerWatch(Protocol):
     def answered(self, files: Sequence[DataFile]) -> None:
         """Note files of table `answers` that a worker has written; they are committed within seconds."""
 
+    def check(self) -> None:
+        """Raise MemagentError where the run is to be stopped. Called several times a second, from several threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadingPass:
@@ -101,10 +104,11 @@ def read(
     config, store = reading.config, reading.corpus.store
     local = reading.engine is not None or config.runs_here(plan.conversations)
     board = job_board(store, local=local)
-    result, started = PassResult(), time.monotonic()
+    check: Callable[[], None] = (lambda: None) if watch is None else watch.check
+    work, result, started = _work(reading, board), PassResult(), time.monotonic()
     sink, left = _Sink(reading, result), sum(block["rows"] for block in plan.blocks)
-    with _Watch(reading, board, result, progress) as counted:
-        outcomes = run_job(_work(reading, board), plan.blocks, store, local=local)
+    with _Watch(sink, board, check, progress) as counted:
+        outcomes = run_job(replace(work, check=check) if local else work, plan.blocks, store, local=local)
         try:
             for outcome in outcomes:
                 counted.take(outcome)
@@ -114,7 +118,9 @@ def read(
         finally:
             outcomes.close()
             sink.commit()
-    result.unread = left if board.stopped else 0
+    if board.stopped:
+        check()  # else the budget is spent
+        result.unread = left
     result.seconds = time.monotonic() - started
     return result
 
@@ -129,7 +135,7 @@ def _work(reading: ReadingPass, board: Board) -> EngineWork[Block, BlockResult]:
     if engine is None:
         return EngineWork(partial(ReadingWorker, spec=spec), config.pool, board)
     make = partial(ReadingWorker, spec=spec, engine=engine.engine)
-    return EngineWork(make, config.pool, board, loop=engine.loop, check=engine.check)
+    return EngineWork(make, config.pool, board, loop=engine.loop)
 
 
 def _tell(watch: AnswerWatch | None, files: Sequence[DataFile]) -> AnswerWatch | None:
@@ -146,10 +152,14 @@ def _tell(watch: AnswerWatch | None, files: Sequence[DataFile]) -> AnswerWatch |
 
 
 class _Watch:
-    """Sums the workers' counts, for the run's result and for the display; stops a pass whose budget is spent."""
+    """Sums the workers' counts, for the run's result and for the display; stops a pass that is to end.
 
-    def __init__(self, reading: ReadingPass, board: Board, result: PassResult, progress: Progress | None) -> None:
-        self._reading, self._board, self._result, self._progress = reading, board, result, progress
+    It has what is written committed, too: the next block may take hours.
+    """
+
+    def __init__(self, sink: "_Sink", board: Board, check: Callable[[], None], progress: Progress | None) -> None:
+        self._sink, self._board, self._check, self._progress = sink, board, check, progress
+        self._reading, self._result = sink.reading, sink.result
         self._totals = Totals()
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -175,6 +185,7 @@ class _Watch:
     def _loop(self) -> None:
         while not self._over.wait(1.0):
             self._update({})
+            self._sink.commit_if_due()
 
     def _update(self, after: dict[str, int]) -> None:
         try:
@@ -192,6 +203,10 @@ class _Watch:
         budget = self._reading.budget
         if budget is not None and budget.is_spent(usage_of(counts), self._reading.config.cost):
             self._board.stop()
+        try:
+            self._check()
+        except MemagentError:
+            self._board.stop()  # workers write what they have
         if self._progress:
             # The reasons arrive with the results of blocks, so that they may lag behind the count of failures.
             self._progress({**cast(ProgressCounts, counts), "failures_by_reason": dict(self._result.failed)})
@@ -201,29 +216,44 @@ class _Sink:
     """Commits the workers' answer files, and writes the rows of failed readings."""
 
     def __init__(self, reading: ReadingPass, result: PassResult) -> None:
-        self._reading, self._result = reading, result
+        self.reading, self.result = reading, result
         corpus = reading.corpus
         answers = Table(corpus.store, "answers")
         self._commits = FileCommits(answers, corpus.name, reading.run_id, reading.config.commit_seconds)
         self._quarantine = Table(corpus.store, "quarantine")
         self._failures: list[FailureRow] = []
+        self._lock = threading.Lock()
+        self._waits = False
 
     def take(self, block: BlockResult) -> list[DataFile]:
-        self._result.answered += block["answered"]
-        self._fail(block["failures"])
-        return self._commits.add(block["files"])
+        self.result.answered += block["answered"]
+        with self._lock:
+            self._fail(block["failures"])
+            due = self._commits.is_due or len(self._failures) >= _FAILURES
+            files = self._commits.add(block["files"])
+        if due:
+            self.commit()
+        return files
 
     def commit(self) -> None:
-        self._commits.commit()
-        self._quarantine.upsert(self._failures)
-        self._failures = []
+        with self._lock:
+            self._commits.commit()
+            self._quarantine.upsert(self._failures)
+            self._failures = []
+
+    def commit_if_due(self) -> None:
+        """Commit if it is time, from another thread; after an error wait for the next block, whose commit raises it."""
+        if self._commits.is_due and not self._waits:
+            try:
+                self.commit()
+            except Exception as error:
+                self._waits = True
+                _log.warning("answers are not committed yet (%s: %s)", type(error).__name__, error)
 
     def _fail(self, items: list[FailedItem]) -> None:
-        corpus, run_id = self._reading.corpus, self._reading.run_id
-        self._result.failed.update(item["reason"] for item in items)
+        corpus, run_id = self.reading.corpus, self.reading.run_id
+        self.result.failed.update(item["reason"] for item in items)
         self._failures += [
             failure_row(corpus.name, "read", item["item"], reason=item["reason"], detail=item["detail"], run_id=run_id)
             for item in items
         ]
-        if len(self._failures) >= _FAILURES:
-            self.commit()

@@ -174,6 +174,7 @@ with Archive("docs", engine="scripted", model={str(model_folder)!r}, settings=["
         ("with archive: archive.ask(text)", 0, 8),
         ("next(iter(archive.ask(text)))", 0, None),
         ("with archive: archive.ask(text); raise SystemExit(7)", 7, None),
+        ("archive.ask(text); __import__('time').sleep(3)", 0, None),
     ],
 )
 def test_a_program_ends_well_whatever_it_leaves(tmp_path, model_folder, rest, status, answers):
@@ -184,9 +185,30 @@ def test_a_program_ends_well_whatever_it_leaves(tmp_path, model_folder, rest, st
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == status, done.stderr[-2000:]
+    assert done.returncode == status and "shutdown" not in done.stderr, done.stderr[-2000:]
     if answers is not None:
         assert len(list(Archive("docs", store=tmp_path / ".memagent").answers())) == answers
+
+
+def test_a_forked_child_is_told_what_to_do(tmp_path, model_folder):
+    """The store's library cannot be used there; a child that waited for its parent's thread would wait for ever."""
+    write_archive(tmp_path / "docs")
+    program = f"""
+import multiprocessing
+from memagent import Archive
+
+def count(text):
+    return len(list(Archive("docs", engine="scripted", model={str(model_folder)!r}).ask(text)))
+
+print(count({OTTER.text!r}))
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    pool.map(count, [{HERON.text!r}])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.strip() == "8" and "UsageError: no store in a forked process" in done.stderr, done.stderr[-2000:]
 
 
 def test_the_names_are_those_of_the_package():

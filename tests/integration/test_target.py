@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -44,6 +45,9 @@ class Watch:
 
     def __init__(self):
         self.before, self.after, self.early = [], [], False
+
+    def check(self):
+        pass
 
     def planned(self, corpus, run_id):
         self.corpus, self.run_id = corpus, run_id
@@ -96,6 +100,22 @@ def test_a_watch_that_ends_the_run_leaves_what_was_answered(store, archive, conf
     assert Table(store, "answers").read("docs").num_rows
     done = ask("docs", [OTTER], config)["readings"]
     assert done["answered_before"] > 0 and done["answered_before"] + done["read_now"] == 8
+
+
+def test_answers_are_committed_while_a_long_document_is_read_which_a_watch_can_end(store, archive, model_folder):
+    (archive / "long.txt").write_text("The keeper walks along the shore.\n" * 20_000)
+    slow = ["engine.scripted_delay=0.5", "commit_seconds=0.1"]
+    config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder), sets=slow)
+
+    class Patient(Watch):
+        def check(self):
+            if Table(store, "answers").read("docs").num_rows == 8:
+                raise MemagentError("enough")
+
+    began = time.monotonic()
+    with pytest.raises(MemagentError, match="enough"):
+        ask_target(find_target(store, str(archive)), AskRequest("docs", [OTTER], config, watch=Patient()))
+    assert time.monotonic() - began < 60, "its hundreds of segments would take minutes"
 
 
 def test_the_archive_as_one_stream_is_told_like_any_answer(store, archive, config):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import ray
@@ -154,7 +154,8 @@ def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeyp
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
         told.append("end")
 
-    monkeypatch.setattr(jobs, "_to_begin", [])  # integration tests of this process may have left theirs
+    monkeypatch.setattr(jobs, "_open_blocks", [])  # integration tests of this process may have left theirs
+    monkeypatch.setattr(jobs, "_session", ExitStack())
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(jobs, "ray_session", session)
     with jobs.lazy_ray(RayConfig()):
@@ -167,5 +168,11 @@ def test_ray_starts_when_it_is_first_needed_and_ends_with_the_outer_body(monkeyp
         jobs.ensure_ray()
         told.append("more")
     assert told == ["start", "work", "more", "end"]
+    with ExitStack() as other:
+        with jobs.lazy_ray(RayConfig()):
+            jobs.ensure_ray()
+            other.enter_context(jobs.lazy_ray(RayConfig()))  # as a run in another thread does
+        told.append("other")
+    assert told[4:] == ["start", "other", "end"], "the session is not only the first block's"
     jobs.ensure_ray()  # outside, it is the caller's to have Ray
     assert told[-1] == "end"
