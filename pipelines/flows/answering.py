@@ -216,7 +216,7 @@ def _publish(settings: Config, summary: RunSummary, event: str) -> RunSummary | 
     failed, result = failures(summary), RunSummary(**{**summary, "report": address})
     status, unread = status_of(summary), summary["readings"].get("unread", 0)
     if withheld_by(summary):
-        reasons = "; ".join(breached(summary)) or "it counts answers of a withheld digest"
+        reasons = "; ".join(breached(summary))
         left = f" {unread:,} left: the budget is spent." if unread else ""
         raise FailedItems(
             f"the digest is withheld, the last good one's answers are shown: {reasons}. Report: {address}.{left} "

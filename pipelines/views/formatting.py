@@ -195,8 +195,10 @@ def says_withheld(corpus: str, run_id: str, withheld: Mapping[str, int]) -> str:
 
 
 def breached(summary: Mapping[str, Any]) -> list[str]:
-    """Say which limits of the quality checks a run is beyond."""
-    return [f"{breach['check']}: {breach['says']}" for breach in (summary.get("checks") or {}).get("breaches") or ()]
+    """Say which limits of the quality checks a run is beyond, or why else it is withheld."""
+    checks = summary.get("checks") or {}
+    said = [f"{breach['check']}: {breach['says']}" for breach in checks.get("breaches") or ()]
+    return said or ["it counts answers of a withheld digest"] * bool(checks.get("withheld"))
 
 
 def cost_of(summary: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from pipelines.io.answers import answer_rows
 from pipelines.operate.release import release
 from pipelines.operate.status import corpus_status
 from pipelines.report.page import build
-from pipelines.views.formatting import exit_status
+from pipelines.views.formatting import breached, exit_status
 from pipelines.web.api.app import _Endpoint
 from pipelines.web.api.mcp_server import Tools
 from pipelines.web.api.protocol import ChatRequest
@@ -91,6 +91,7 @@ def test_a_bad_night_is_held_and_the_last_good_ones_answers_are_shown(store, fol
     again = digest("c", None, config)
     assert again["readings"]["read_now"] == 0, "the same reader would say the same"
     assert again["readings"]["withheld"] == 40 and exit_status(again) == 4 and again["checks"]["breaches"] == []
+    assert breached(again) == ["it counts answers of a withheld digest"]
     assert set(again["checks"]["withheld"]) == {night["run_id"], again["run_id"]}
     (rollup,) = again["rollup"]
     assert rollup["new_count"] == 40, "compared with the last good night"
