@@ -190,7 +190,14 @@ def _run(
     config, corpus, run_id = request.config, reading.corpus, reading.run_id
     with (
         RunLog(corpus, run_id, reading.reader.policy.policy_id, config.logging),
-        claimed(corpus, run_id, work, wait=config.wait, waiting=lambda run: recorder.stage("wait", run=run)),
+        claimed(
+            corpus,
+            run_id,
+            work,
+            wait=config.wait,
+            waiting=lambda run: recorder.stage("wait", run=run),
+            check=(lambda: None) if request.watch is None else request.watch.check,
+        ),
         lazy_ray(config.ray),
     ):
         outside = outside_scope(reading.reader, request.questions) if request.kind in _BUDGETED else RunExtras()

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import accumulate
 from operator import itemgetter
 from typing import Any, BinaryIO
 
@@ -30,6 +29,8 @@ _TALL = 1.7
 """Height by width from which on a page is no sheet of paper, but the picture of a whole web page, or a receipt."""
 _OUTLINED = 1_000
 """Lines and curves of letters that are drawn as outlines: of about a hundred."""
+_LETTER_SEGMENTS, _LETTER_HEIGHTS = 6, (3, 40)
+"""Of one such letter, or of a line of them: how many at least, and points. Arms and charts have larger pieces."""
 _BETWEEN = 1
 """Points between two pieces of one picture, at most."""
 _LARGE = 0.1
@@ -88,7 +89,7 @@ class _Read:
             if scanned or (blank(text) and next(page.get_objects(max_depth=1), None)):  # its words may be curves
                 found, unknown = _by_ocr(page, self._gets_on) if _ocr_is_there() else ([], 0)
                 self.beside["unreadable line"] += unknown
-                known = "".join(text.split())  # of the same words those of the layer are exact
+                known = {"".join(line.split()) for line in text.split("\n")}  # of the same words those are exact
                 if more := [line for line in found if "".join(line.split()) not in known]:
                     text = "\n".join([text, *more]).strip()
                     self._by_ocr.append(index + 1)
@@ -161,8 +162,12 @@ def is_picture(page: Any, text: str) -> bool:
     boxes = [one.get_bounds() for one in page.get_objects(max_depth=1)] if blank(text) else _pictures(page)
     if sum(map(_area, boxes)) >= width * height / 2:
         return True
-    outlines = map(raw.FPDFPath_CountSegments, page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]))
-    return any(drawn > _OUTLINED for drawn in accumulate(outlines))
+    segments, left, right = 0, width, 0.0
+    for one in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH]):
+        box, count = placed(one), raw.FPDFPath_CountSegments(one)
+        if count >= _LETTER_SEGMENTS and _LETTER_HEIGHTS[0] <= box[3] - box[1] <= _LETTER_HEIGHTS[1]:
+            segments, left, right = segments + count, min(left, box[0]), max(right, box[2])
+    return segments > _OUTLINED and right - left > width / 2
 
 
 @lru_cache(maxsize=1)

@@ -33,10 +33,14 @@ _SUBSET = re.compile(r"^[A-Z]{6}\+|-?(?:Regular|MT)$")
 """Of a font's name: the letters before that of a part of it, and its kind behind it."""
 _PRIVATE = re.compile("[\uf000-\uf0ff]")
 _SIGN_FONT = re.compile("wingdings|webdings|(?:open)?symbol", re.I)
+_LACKED = re.compile("[\x80-\u058f\u1e00-\u2bff]")
+"""What a font of letters may lack and another one has, beside signs: letters of other languages, numerals, quotes."""
 _SIGNS = ("So", "Sc", "Sm", "No")
-"""Categories of signs that a font of letters may lack: boxes, ticks, currencies, arrows, numbers in circles."""
+"""Categories of boxes, ticks, currencies, arrows, numbers in circles."""
+_WITH_OTHERS = ("Mn", "Mc", "Me", "Sk", "Cf")
+"""Categories of what stands on or beside another character: accents, selectors of a variant."""
 _APART = 0.1
-"""Share of their size by which two letters are apart that have a blank between them."""
+"""Share of their size by which two letters are apart that have a blank between them, or stand on each other."""
 _ABOVE = 0.5
 """Share of the size of letters that others are above them on one line, as small numbers are."""
 _TEXT_LINE = re.compile(r"[^\r\n]+")
@@ -128,6 +132,17 @@ class _Chars:
         font = _SUBSET.sub("", name.value.decode("utf-8", "replace"))
         return glyphs(self.text[place], font) if _SIGN_FONT.match(font) else self.text[place]
 
+    def is_made(self, place: int) -> bool:
+        """Whether pdfium has written what is at a place, such as a blank between words."""
+        from pypdfium2 import raw
+
+        return bool(raw.FPDFText_IsGenerated(self.page, self._number(place)))
+
+    def gap(self, was: int, one: int) -> float:
+        """Return the room between the characters at two places by their widths in type, in sizes of the second."""
+        end, begun = (self.page.get_charbox(self._number(place), loose=True) for place in (was, one))
+        return float(begun[0] - end[2]) / self.at(one).size
+
     def over(self, line: _Line) -> list[_Char]:
         """Return the characters that a line goes through, or that it stands over or under."""
         first, last = (self.page.get_index(x, line.height, 2 * _BESIDE, _BESIDE) for x in (line.left, line.right))
@@ -217,50 +232,62 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
         kept[place] = mark + kept[place]
     order = _visual_order(chars, {place for place, _ in values})
     for was, one in pairwise(order[:-1]):
-        if one == was + 1:
-            continue
         blanks = chars.text[was].isspace() + chars.text[one].isspace()
+        if one == was + 1 or blanks == 1:
+            continue
         if blanks == 2:
             kept[one] = ""
-        elif not blanks and chars.at(one).left - chars.at(was).right > _APART * chars.at(one).size:
-            kept[one] = f" {kept[one]}"
+        elif chars.gap(was, one) > _APART or abs(chars.at(one).line - chars.at(was).line) > _APART * chars.at(one).size:
+            kept[one] = f" {kept[one]}"  # small numbers above the line are no digits of the number before them
     return "".join(kept[place] for place in order)
 
 
 def _visual_order(chars: _Chars, filled: set[int]) -> list[int]:
     """Return the places of the text in the order in which they stand on their lines.
 
-    LibreOffice draws signs that the font of their words lacks after the rest of the line. Lines from right to left, on
-    their head, with fields (`filled`), or with values over other characters, and those without such a sign, are left as
-    they are.
+    LibreOffice draws what the font of its words lacks after the rest of the line. Lines from right to left, on their
+    head, with fields (`filled`), or with values over other characters, are left as they are.
     """
-    is_sign = [char > "\x7f" and category(char) in _SIGNS for char in chars.text]
+    kinds = [category(char) for char in chars.text]
+    other = [
+        kind in _SIGNS or (_LACKED.match(char) is not None and kind not in _WITH_OTHERS)
+        for char, kind in zip(chars.text, kinds, strict=True)
+    ]
     order = list(range(len(chars.text) + 1))
-    for line in _TEXT_LINE.finditer(chars.text):
+    for line in reversed(list(_TEXT_LINE.finditer(chars.text))):
         places = range(*line.span())
-        if not any(is_sign[line.start() : line.end()]) or any(bidirectional(char) in ("R", "AL") for char in line[0]):
+        if not any(other[line.start() : line.end()]) or any(bidirectional(char) in ("R", "AL") for char in line[0]):
             continue
         looks = {place: chars.at(place) for place in places}
-        drawn = [place for place in places if not chars.text[place].isspace()]
-        steps = [(was, one) for was, one in pairwise(drawn) if is_sign[was] or is_sign[one]]
+        drawn = [place for place in places if not chars.text[place].isspace() and kinds[place] not in _WITH_OTHERS]
+        steps = [(was, one) for was, one in pairwise(drawn) if other[was] or other[one]]
+        if not any(looks[one].left < looks[was].left for was, one in steps):
+            continue
         size, levels = max(looks[place].size for place in drawn), [looks[place].line for place in drawn]
         if (
-            any(looks[one].left < looks[was].left for was, one in steps)
-            and max(levels) - min(levels) < _ABOVE * size
+            max(levels) - min(levels) < _ABOVE * size
             and all(looks[place].size for place in drawn)
             and not filled.intersection((*places, line.end()))
-            and not _overlap([looks[place] for place in drawn])
+            and not _overlap(chars, drawn)
         ):
-            order[line.start() : line.end()] = sorted(places, key=lambda place: looks[place].left)
+            real = [place for place in places if not chars.is_made(place)]
+            order[line.start() : line.end()] = _with_blanks(chars, sorted(real, key=lambda place: looks[place].left))
     return order
 
 
-def _overlap(drawn: list[_Char]) -> bool:
+def _with_blanks(chars: _Chars, places: list[int]) -> Iterator[int]:
+    """Yield places, and those of the blanks of pdfium whose neighbours are still the same."""
+    for was, one in pairwise([*places, -1]):
+        yield was
+        if one == was + 2 and chars.is_made(was + 1):
+            yield was + 1
+
+
+def _overlap(chars: _Chars, drawn: list[int]) -> bool:
     """Whether characters stand on others that were not drawn next to them, as on the line of a form."""
-    number = {one.place: index for index, one in enumerate(drawn)}
-    level = pairwise(sorted(drawn, key=lambda one: one.left))
-    apart = ((was, one) for was, one in level if number[one.place] != number[was.place] + 1)
-    return any(was.right - one.left > _APART * one.size for was, one in apart)
+    number = {place: index for index, place in enumerate(drawn)}
+    level = pairwise(sorted(drawn, key=lambda place: chars.at(place).left))
+    return any(chars.gap(was, one) < -_APART for was, one in level if number[one] != number[was] + 1)
 
 
 def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:

@@ -54,7 +54,13 @@ class RunningError(MemagentError):
 
 @contextmanager
 def claimed(
-    corpus: Corpus, run_id: str, work: Collection[str], *, wait: bool, waiting: Callable[[str], None]
+    corpus: Corpus,
+    run_id: str,
+    work: Collection[str],
+    *,
+    wait: bool,
+    waiting: Callable[[str], None],
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Hold claims for the body, beside a heartbeat.
 
@@ -62,11 +68,18 @@ def claimed(
         work: names of what it reads; equal names are equal work.
         wait: for a run that has claimed any of it, or that has the whole store for itself.
         waiting: is told that run's id, when waiting begins.
+        check: is called while it waits; what it raises ends the waiting.
 
     Raises RunningError: another run has claimed some of it, or the whole store, and `wait` is off.
     """
     with _beating(corpus, run_id):
-        _claim(corpus, run_id, frozenset(work), wait=wait, waiting=waiting)
+        shown_holder = ""
+        for holder in _holders(corpus, run_id, frozenset(work), wait=wait):
+            if holder != shown_holder:
+                waiting(holder)
+                shown_holder = holder
+            check()
+            time.sleep(_LOOK_SECONDS)
         yield
 
 
@@ -184,18 +197,15 @@ def _may_write(store: Store, run_id: str) -> bool:
     return _last(store, run_id) is not None and _beat_within(store, run_id, _ORPHAN_SECONDS)
 
 
-def _claim(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool, waiting: Callable[[str], None]) -> None:
-    shown_holder = ""
+def _holders(corpus: Corpus, run_id: str, work: frozenset[str], *, wait: bool) -> Iterator[str]:
+    """Yield the run that is in the way, until work is claimed."""
     while True:
         holder, does = _try(corpus, run_id, work)
         if not holder:
             return
         if not wait:
             raise RunningError(f"run {holder} {does}: leave --no-wait out to wait for it")
-        if holder != shown_holder:
-            waiting(holder)
-            shown_holder = holder
-        time.sleep(_LOOK_SECONDS)
+        yield holder
 
 
 def _try(corpus: Corpus, run_id: str, work: frozenset[str]) -> tuple[str, str]:

@@ -239,7 +239,7 @@ class _Sink:
         with self._lock:
             self._commits.commit()
             self._quarantine.upsert(self._failures)
-            self._failures = []
+            self._failures, self._waits = [], False
 
     def commit_if_due(self) -> None:
         """Commit if it is time, from another thread; after an error wait for the next block, whose commit raises it."""

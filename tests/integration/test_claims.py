@@ -16,7 +16,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.runs import begin_run, close_runs, closed_runs, run_ids
 from memagent.config import load_config
-from memagent.errors import UsageError
+from memagent.errors import MemagentError, UsageError
 from pipelines.ask import ask
 from pipelines.operate.status import corpus_status
 from pipelines.stages.ingest import ingest
@@ -69,6 +69,15 @@ def test_a_run_waits_for_the_one_that_has_claimed_and_says_for_which(store):
         order.append("two")
     thread.join()
     assert (told, order) == (["one"], ["one", "one is done", "two"])
+
+
+def test_a_run_that_is_stopped_does_not_go_on_waiting(store):
+    def check():
+        raise MemagentError("enough")
+
+    stopped = claimed(corpus_of(store), "two", ["a"], wait=True, waiting=print, check=check)
+    with held(store, "one", "a"), pytest.raises(MemagentError, match="enough"), stopped:
+        pass
 
 
 def test_who_has_the_whole_store_keeps_all_others_away_and_is_kept_away_by_them(store):

@@ -267,11 +267,14 @@ def test_a_large_picture_beside_text_is_said_unless_the_text_stands_on_it():
 
 def test_a_page_of_letters_that_are_drawn_as_outlines_is_a_picture(monkeypatch):
     monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: True)
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: (["ACME - 17", "Fee of sixty"], 0))
-    stamp, letter = "BT /F 12 Tf 50 20 Td (ACME-17) Tj ET", "50 {0} m 52 {0} 54 {0} 56 {0} c 58 {0} l 60 {0} l h f "
-    letters = "".join(letter.format(700 - row) for row in range(300))
-    assert parsed(stamp + letters).text.endswith("ACME-17\nFee of sixty"), "words of the layer are not said twice"
-    assert parsed(stamp + letters[: len(letters) // 10]).text.endswith("ACME-17")
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: (["ACME - 17", "No", "Fee of sixty"], 0))
+    stamp, letter = (
+        "BT /F 12 Tf 50 40 Td (No. 5) Tj 0 -20 Td (ACME-17) Tj ET",
+        "{0} 700 m {0} 710 {1} 710 {1} 700 c {1} 705 {0} 705 {0} 700 c {1} 700 l {0} 702 l {1} 704 l h f ",
+    )
+    letters = "".join(letter.format(x, x + 2) for x in range(50, 550, 3))
+    assert parsed(stamp + letters).text.endswith("ACME-17\nNo\nFee of sixty"), "lines of the layer are not said twice"
+    assert parsed(stamp + letters[: len(letters) // 3]).text.endswith("ACME-17"), "it may be a coat of arms"
 
 
 def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
@@ -279,11 +282,17 @@ def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
     line = f"BT /F 12 Tf 50 700 Td {words} ET BT /Z 12 Tf 88 700 Td {signs} ET"
     fonts = "/Resources<</Font<</F 6 0 R/Z 8 0 R>>>>"
     zapf = "<</Type/Font/Subtype/Type1/BaseFont/ZapfDingbats>>"
-    assert parsed(line, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood ")
+    assert parsed(line, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood")
     struck = parsed(f"{line} 105 703.6 21 0.7 re f", fonts, "", zapf).text
-    assert struck.endswith("Cover: ✔ ~~fire~~ ✘ flood ")
+    assert struck.endswith("Cover: ✔ ~~fire~~ ✘ flood")
     raised = line.replace("flood)] TJ", "flood)] TJ /F 7 Tf 5 Ts (1) Tj 0 Ts")
     assert parsed(raised, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood 1")
+
+
+def test_letters_of_another_font_stand_in_their_words():
+    words = "BT /F 12 Tf 50 700 Td [(Nguy)-570(n Van Th)-285(nh 5)] TJ ET"
+    late = "BT /F 12 Tf 78.1 700 Td [(\\351)-4070(\\355)] TJ ET"
+    assert parsed(f"{words} {late}").text.endswith("Nguyén Van Thính 5")
 
 
 def test_a_value_that_is_printed_over_the_line_of_a_form_stays_in_one_piece():
