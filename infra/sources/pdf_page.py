@@ -136,12 +136,12 @@ class _Chars:
         """Whether pdfium has written what is at a place, such as a blank between words."""
         from pypdfium2 import raw
 
-        return bool(raw.FPDFText_IsGenerated(self.page, self._number(place)))
+        return bool(raw.FPDFText_IsGenerated(self.page, self._number(place)) == 1)
 
     def gap(self, was: int, one: int) -> float:
         """Return the room between the characters at two places by their widths in type, in sizes of the second."""
         end, begun = (self.page.get_charbox(self._number(place), loose=True) for place in (was, one))
-        return float(begun[0] - end[2]) / self.at(one).size
+        return float(begun[0] - end[2]) / (self.at(one).size or 1)
 
     def over(self, line: _Line) -> list[_Char]:
         """Return the characters that a line goes through, or that it stands over or under."""
@@ -258,20 +258,19 @@ def _visual_order(chars: _Chars, filled: set[int]) -> list[int]:
         places = range(*line.span())
         if not any(other[line.start() : line.end()]) or any(bidirectional(char) in ("R", "AL") for char in line[0]):
             continue
-        looks = {place: chars.at(place) for place in places}
         drawn = [place for place in places if not chars.text[place].isspace() and kinds[place] not in _WITH_OTHERS]
         steps = [(was, one) for was, one in pairwise(drawn) if other[was] or other[one]]
-        if not any(looks[one].left < looks[was].left for was, one in steps):
+        if not any(chars.at(one).left < chars.at(was).left for was, one in steps):
             continue
-        size, levels = max(looks[place].size for place in drawn), [looks[place].line for place in drawn]
+        sizes, levels = [chars.at(place).size for place in drawn], [chars.at(place).line for place in drawn]
         if (
-            max(levels) - min(levels) < _ABOVE * size
-            and all(looks[place].size for place in drawn)
+            max(levels) - min(levels) < _ABOVE * max(sizes)
+            and all(sizes)
             and not filled.intersection((*places, line.end()))
             and not _overlap(chars, drawn)
         ):
             real = [place for place in places if not chars.is_made(place)]
-            order[line.start() : line.end()] = _with_blanks(chars, sorted(real, key=lambda place: looks[place].left))
+            order[line.start() : line.end()] = _with_blanks(chars, sorted(real, key=lambda place: chars.at(place).left))
     return order
 
 
