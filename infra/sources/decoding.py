@@ -76,9 +76,9 @@ _SIGNS: dict[str, dict[int, str]] = {
 }
 """What fonts of signs show for the codes of letters: µ for m. Programs also write them in Unicode's private area."""
 _UNNAMED = {**_SIGNS["wingdings"], 0xB7: "•"}
-"""Of a font without a name: what is no bullet is of Wingdings."""
+"""Of a font that is not known: what is no bullet is of Wingdings."""
 SIGN_FONTS = frozenset(_SIGNS)
-"""Their names, in lower case."""
+"""Names of fonts of signs, in lower case."""
 _PRIVATE = re.compile("[\uf000-\uf0ff]")
 _BULLETS = frozenset("☐☑☒✓✔✗✘")
 """Bullets that say something."""

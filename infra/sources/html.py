@@ -51,7 +51,7 @@ def parse_html(
     """Yield the page's text; its ``<title>`` is the title.
 
     Args:
-        is_mail: what its own style sheet hides is not read, and letters in fonts of signs are signs.
+        is_mail: what its own style sheet hides is not read, and the fonts of signs that the sheet sets count, too.
         styles: rules of other style sheets.
 
     Raises:

@@ -185,7 +185,7 @@ def _ocr() -> Any:
 def _pieces(page: Any) -> Iterator[Any]:
     """Yield the picture of a page (array), a tall one in pieces: OCR takes 2,000 pixels a side and makes more smaller.
 
-    They end between lines, where a row of pixels is of one color.
+    They end between lines: at the last blank row of pixels of their lower half, or the one that is nearest to blank.
     """
     width, height = page.get_size()
     scale = _OCR_PIXELS / max(width, height if height <= _TALL * width else _TALL * width, 1)

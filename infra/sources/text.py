@@ -73,12 +73,11 @@ _RTF_UNUSED = {
 }
 """Headers of first and left pages, and what switches them on."""
 _RTF_CHARSET = re.compile(r"\\f(\d+)(?:(?!\\f\d).)*?\\fcharset(\d{1,4})", re.DOTALL)
-_RTF_SIGNS = re.compile(
-    r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*\b(Symbol|Webdings|Wingdings(?: [23])?);", re.DOTALL
-)
+_RTF_NAMED = r"\b(Symbol|Webdings|Wingdings(?: [23])?)"
+"""A font of signs."""
+_RTF_SIGNS = re.compile(r"(?>\\f(\d+)(?:(?!\\f\d).)*?\\fcharset2\b)(?:(?!\\f\d)[^;])*" + _RTF_NAMED + ";", re.DOTALL)
 _RTF_SIGN = re.compile(
-    r"""\{\\\*\\fldinst\b(?:[^{}]*\{)?[^{}]*\bSYMBOL (\d{1,5}) \\\\f "?(Symbol|Webdings|Wingdings(?: [23])?)\b"""
-    r"""[^{}]*\}?\}"""
+    r"""\{\\\*\\fldinst\b(?:[^{}]*\{)?[^{}]*\bSYMBOL (\d{1,5}) \\\\f "?""" + _RTF_NAMED + r"""\b[^{}]*\}?\}"""
     r"""(?=\s*\{\\fldrslt\s*\{?(?:\\[a-z]+-?\d*\s?)*\})"""
 )
 """A field for a sign of a font of signs, whose result says its look alone."""

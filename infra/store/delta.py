@@ -405,9 +405,7 @@ class Table:
         except DeltaError as error:
             said = str(error).partition("\n")[0]  # a backtrace may follow
             if "Forked process" in said:
-                raise UsageError(
-                    "no store in a forked process: start it by multiprocessing's method 'spawn'"
-                ) from error
+                raise UsageError("a forked process cannot use the store: start it with method 'spawn'") from error
             if not said.startswith("Kernel error") or "object store" in said or "File not found" in said:
                 raise
             raise _damaged("the log", f"table {self.name}", self._store, said) from error

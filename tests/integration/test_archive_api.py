@@ -208,7 +208,9 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
     )
-    assert done.stdout.strip() == "8" and "UsageError: no store in a forked process" in done.stderr, done.stderr[-2000:]
+    assert done.stdout.strip() == "8" and "UsageError: a forked process cannot use the store" in done.stderr, (
+        done.stderr[-2000:]
+    )
 
 
 def test_the_names_are_those_of_the_package():
