@@ -70,21 +70,19 @@ class _Selectors:
     """Selectors of rules, which elements are matched with in their order: time grows with what they fit."""
 
     def __init__(self, rules: Sequence[StyleRule]) -> None:
-        begun: dict[tuple[_Compound, ...], int] = {(): 0}
-        """The beginnings of selectors, numbered."""
-        self._parts = defaultdict[str, list[tuple[_Compound, int, int]]](list)
-        """By key: the last parts of beginnings, with the beginning before it and the one with it."""
-        self._ends = defaultdict[str, dict[_Compound, dict[int, list[int]]]](dict)
-        """By key: the last parts of selectors, with the rules' indices by what they begin with."""
+        self._parts = defaultdict[str, dict[_Compound, dict[int, tuple[list[int], list[int]]]]](dict)
+        """By key: parts of selectors; by what stands before: the rules that end with it, the beginning with it."""
+        numbers = dict[tuple[int, _Compound], int]()
+        """Beginnings of selectors, numbered, by the one before it and its last part; 0 is the empty one."""
         for index, rule in enumerate(rules):
-            *_, own = rule.selector
-            for count in range(1, len(rule.selector)):
-                if (beginning := rule.selector[:count]) not in begun:
-                    begun[beginning] = len(begun)
-                    part = beginning[-1]
-                    self._parts[part.key].append((part, begun[beginning[:-1]], begun[beginning]))
-            ends = self._ends[own.key].setdefault(own, {})
-            ends.setdefault(begun[rule.selector[:-1]], []).append(index)
+            before = 0
+            for part in rule.selector[:-1]:
+                _, begun = self._parts[part.key].setdefault(part, {}).setdefault(before, ([], []))
+                before = numbers.setdefault((before, part), len(numbers) + 1)
+                if before not in begun:
+                    begun.append(before)
+            own = rule.selector[-1]
+            self._parts[own.key].setdefault(own, {}).setdefault(before, ([], []))[0].append(index)
         self._path = list[tuple[Any, frozenset[int], frozenset[int]]]()
         """The elements that are open, with the beginnings that each fits, and that it or one around it fits."""
 
@@ -95,16 +93,14 @@ class _Selectors:
             self._path.pop()
         here, within = self._path[-1][1:] if self._path else (frozenset({0}), frozenset({0}))
         classes = set(element.get("class", "").split())
-        found, fitted, keys = list[int](), set[int](), (tag, "*", *(f".{name}" for name in classes))
-        for key in keys:
-            for part, ends in self._ends.get(key, {}).items():
+        found, fitted = list[int](), set[int]()
+        for key in (tag, "*", *(f".{name}" for name in classes)):
+            for part, ends in self._parts.get(key, {}).items():
                 if part.fits(tag, classes):
-                    found += (
-                        index for number in ends.keys() & (here if part.is_child else within) for index in ends[number]
-                    )
-            for part, before, number in self._parts.get(key, ()):
-                if before in (here if part.is_child else within) and part.fits(tag, classes):
-                    fitted.add(number)
+                    few, many = sorted((ends, here if part.is_child else within), key=len)
+                    for number in (one for one in few if one in many):
+                        found += ends[number][0]
+                        fitted.update(ends[number][1])
         self._path.append((element, frozenset(fitted), within | fitted if fitted else within))
         return sorted(found)
 

@@ -414,16 +414,13 @@ def test_hidden_parts_take_time_in_proportion(part):
 )
 def test_style_sheets_take_time_in_proportion(rule, part):
     def seconds(count: int) -> float:
-        """Of the best of three times: what else the machine does is in the others."""
-        sheet, found = "".join(rule.format(number) for number in range(count)), list[float]()
-        for _ in range(3):
-            begun = time.process_time()
-            page(f"<style>{sheet}</style><p>{part * 10 * count}")
-            found.append(time.process_time() - begun)
-        return min(found)
+        sheet, begun = "".join(rule.format(number) for number in range(count)), time.process_time()
+        page(f"<style>{sheet}</style><p>{part * 10 * count}")
+        return time.process_time() - begun
 
-    seconds(10)
-    assert seconds(400) < 8 * seconds(100), "four times the rules, and four times the elements"
+    # What is quadratic is so at every look, 29 times and more; what else the machine does lengthens one or the other.
+    looks = (seconds(3200) / seconds(400) for _ in range(4))
+    assert any(ratio < 16 for ratio in looks), "eight times the rules, and eight times the elements"
 
 
 def test_signs_of_entities_are_read_once():
