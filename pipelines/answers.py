@@ -41,8 +41,6 @@ from pipelines.views.formatting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
 
 

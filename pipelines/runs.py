@@ -220,7 +220,7 @@ def _summary(
         "policy": reader.policy.name,
         "policy_id": reader.policy.policy_id,
         "engine": reading.config.engine.kind,
-        "scores": answers.score_rows(),
+        "scores": None if answers.scores is None else [score.as_dict() for score in answers.scores],
         "config": {**reading.config.public(), "reading": reader.reading.model_dump()},
         **extra,
     }

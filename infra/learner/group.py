@@ -26,7 +26,7 @@ from memagent.config import PoolConfig
 from memagent.errors import ConfigError, MemagentError, TrainingError
 from memagent.rl.config import LossRecipe, Recipe
 from memagent.rl.loss import kept_tokens
-from memagent.rl.packing import Packed, PackedItem, Unit, balance, gradient_shares, items, pack, units
+from memagent.rl.packing import Packed, PackedItem, balance, gradient_shares, items, pack, units
 from memagent.rl.trajectory import Group, minibatches
 
 if TYPE_CHECKING:
@@ -278,13 +278,10 @@ class LearnerGroup:
         raise (raised(error) if isinstance(error, MemagentError) else error) from error
 
     def _shares(self, batch: Sequence[PackedItem]) -> list[list[Packed]]:
-        return [[pack(bin_) for bin_ in rank] for rank in self._bins(batch)]
-
-    def _bins(self, batch: Sequence[PackedItem]) -> list[list[list[Unit]]]:
         learner = self._recipe.learner
         made = units(batch, learner.token_budget, share=learner.share_prefixes)
         bins = balance([unit.tokens for unit in made], learner.world_size, learner.token_budget)
-        return [[[made[i] for i in bin_] for bin_ in rank] for rank in bins]
+        return [[pack([made[i] for i in bin_]) for bin_ in rank] for rank in bins]
 
 
 _POWERS = {"root": 0.5, "trajectories": 0.0}

@@ -99,12 +99,10 @@ class FileCommits:
         self._due = time.monotonic() + seconds
 
     def add(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Add files, ignoring repeated ones; commit if it is time. Return those that are new."""
+        """Add files to the next commit, ignoring repeated ones. Return those that are new."""
         new = {file["path"]: file for file in files if file["path"] not in self._known}
         self._known.update(new)
         self._files += new.values()
-        if self.is_due:
-            self.commit()
         return list(new.values())
 
     @property

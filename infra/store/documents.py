@@ -1,7 +1,5 @@
 """The current documents of a corpus, and where the pages of those begin that have any."""
 
-import math
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -149,25 +147,19 @@ class DocumentCommits:
 
     def __init__(self, corpus: Corpus, run_id: str, seconds: float = 5.0) -> None:
         """Commit for `corpus`, at most once in `seconds`."""
-        # Each table's own clock would commit a source before its documents.
-        self._commits = {
-            name: FileCommits(Table(corpus.store, name), corpus.name, run_id, seconds=math.inf) for name in _ORDER
-        }
-        self._seconds = seconds
-        self._due = time.monotonic() + seconds
+        self._commits = {name: FileCommits(Table(corpus.store, name), corpus.name, run_id, seconds) for name in _ORDER}
 
     def add(self, files: DocumentFiles) -> None:
         """Add files that belong together; commit if it is time."""
         for name, commits in self._commits.items():
             commits.add(files.get(name, []))
-        if time.monotonic() > self._due:
+        if all(commits.is_due for commits in self._commits.values()):
             self.commit()
 
     def commit(self) -> None:
         """Commit all files that were added, sources last."""
         for commits in self._commits.values():
             commits.commit()
-        self._due = time.monotonic() + self._seconds
 
 
 _ROWS = 10_000

@@ -394,7 +394,7 @@ def last_snapshot(store: Store, run_id: str) -> Json:
 
 def closed_runs(corpus: Corpus) -> set[str]:
     """Return the ids of a corpus's runs that finished, or whose work another run has done."""
-    return set(Table(corpus.store, "runs").read(corpus.name, ["run_id"], _CLOSED)["run_id"].to_pylist())
+    return _ids(corpus, _CLOSED)
 
 
 def run_ids(corpus: Corpus, kinds: Sequence[str]) -> list[str]:

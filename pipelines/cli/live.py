@@ -234,8 +234,6 @@ def summary(console: Console, summary: Mapping[str, Any]) -> None:
 
 _NARROWEST = 28
 """Characters of the narrowest column in which an answer and its quote can be read."""
-
-
 _SHOWN = 1_000
 """Most rows of a table on the terminal."""
 

@@ -124,8 +124,4 @@ def compact_tables(corpus: Corpus, names: Sequence[str]) -> None:
     for table in (Table(corpus.store, name) for name in names):
         if table.small_files(corpus.name) >= MANY:
             few = table.count(corpus.name) <= FEW
-            list(run_job(partial(_compact_table, corpus=corpus), [table.name], corpus.store, local=few))
-
-
-def _compact_table(name: str, corpus: Corpus) -> int:
-    return Table(corpus.store, name).compact(corpus.name)
+            list(run_job(partial(Table.compact, corpus=corpus.name), [table], corpus.store, local=few))

@@ -229,9 +229,8 @@ class _Sink:
         self.result.answered += block["answered"]
         with self._lock:
             self._fail(block["failures"])
-            due = self._commits.is_due or len(self._failures) >= _FAILURES
             files = self._commits.add(block["files"])
-        if due:
+        if self._commits.is_due or len(self._failures) >= _FAILURES:
             self.commit()
         return files
 

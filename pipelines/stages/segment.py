@@ -60,6 +60,8 @@ def segment(corpus: Corpus, reader: ReaderSpec, run_id: str, progress: Progress 
     parts = [Bucket(index, tasks) for index in range(tasks)]
     for done in run_job(work, parts, corpus.store, local=chars <= _CHARS):
         commits.add(done["files"])
+        if commits.is_due:
+            commits.commit()
         quarantine.upsert(
             failure_row(corpus.name, "segment", name, reason="segment", detail=message, run_id=run_id)
             for name, message in done["failures"].items()

@@ -21,7 +21,7 @@ from infra.store.plans import counted_readings, delete_work, has_plan, read_move
 from infra.store.runs import Changes, QuestionRollup, no_changes
 from infra.store.schemas import reading_items
 from memagent.evaluation.metrics import METRICS
-from memagent.evaluation.stats import Score, ScoreDict, share
+from memagent.evaluation.stats import Score, share
 from memagent.quality.quality_checks import QuestionQuality
 from pipelines.stages.plan import Plan
 
@@ -311,10 +311,6 @@ class Summary:
     """Readings whose answer is of a withheld run, by run."""
     fresh: dict[str, QuestionQuality] = field(default_factory=dict)
     """By question text: what the answers of this digest are like."""
-
-    def score_rows(self) -> list[ScoreDict] | None:
-        """Return the scores as plain data."""
-        return None if self.scores is None else [score.as_dict() for score in self.scores]
 
 
 def summarise(

@@ -122,11 +122,6 @@ def documents_with(corpus: Corpus, hashes: Collection[str]) -> list[DocumentRow]
     return rows
 
 
-def document_names(corpus: Corpus, hashes: Collection[str]) -> dict[str, str]:
-    """Return the id of a document of a corpus that has a text now, by the text's hash."""
-    return {row["content_hash"]: row["doc_id"] for row in documents_with(corpus, hashes)} if hashes else {}
-
-
 class CitedEvidence(EvidenceRow):
     """A piece of evidence, with where to look it up."""
 
@@ -156,7 +151,9 @@ class Citations:
         evidence: Sequence[EvidenceRow] = answer["evidence"] or ()
         if review is not None and review.status == "corrected":
             evidence = [piece for span in review.spans if (piece := self._marked(span))]
-        names = {} if document else document_names(self._corpus, set(_texts_of(evidence)))
+        texts = () if document else set(_texts_of(evidence))
+        rows = documents_with(self._corpus, texts) if texts else ()
+        names = {row["content_hash"]: row["doc_id"] for row in rows}
         return [
             {
                 **piece,

@@ -108,7 +108,8 @@ def recognise(row: FileRow) -> str:
     """
     shares: dict[str, float] = {}
     for names in (FORMATS.built_in, FORMATS):
-        shares |= {name: _share(FORMATS[name].fields, row) for name in names if name not in shares}
+        fields = {name: FORMATS[name].fields for name in names if name not in shares}
+        shares |= {name: len(own & row.values.keys()) / len(own) for name, own in fields.items()}
         best = max(shares, key=lambda name: shares[name])
         if shares[best] == 1.0:
             return best
@@ -123,10 +124,6 @@ def recognise(row: FileRow) -> str:
             "A package adds another (docs/extending.md)"
         )
     return best
-
-
-def _share(fields: frozenset[str], row: FileRow) -> float:
-    return len(fields & row.values.keys()) / len(fields)
 
 
 def _no_growth(passages: str | Path | None, documents: int | None, name: str) -> None:
