@@ -90,7 +90,7 @@ class Parsed:
     page_starts: Sequence[int] | None = None
     """Offset in the text at which each page begins; None where the format has no pages."""
     warnings: Sequence[str] = ()
-    """What a reader should know: ``part not read: 2 charts``, ``read by OCR (no accents, no €): page 3``."""
+    """What a reader should know: ``part not read: 2 charts``."""
 
 
 BETWEEN_PAGES = "\n\n"
@@ -179,8 +179,9 @@ def _roman(count: int) -> str:
     return text
 
 
-_POWER = re.compile(r"\s*(?:[-−–+]?\d+(?:[.,]\s?\d+)*|[-−–])\s*")
-_FORMULA = re.compile(r"\s*[-−–+]?[\w.]+(?:\s*[-−–+/⁄·*×]\s*[\w.]+)+\s*")
+_POWER = re.compile(r"\s*(?:[-−–+]?\d+(?:[.,]\s?\d+)*|[-−–]|\d*[bcfgi-npqs-zα-ω])\s*")
+"""Letters of ordinals, as in 1a, 2d, 3e, 4o and 5r, are no variables."""
+_FORMULA = re.compile(r"\s*(?:[-−–+]?[\w.]+(?:\s*[-−–+/⁄·*×]\s*[\w.]+)+|[-−–+]\s*\d*[^\W\d_]{1,2})\s*")
 _IN_POWER = re.compile(r"\^[-−–+]?[\d.,]*$")
 
 

@@ -23,7 +23,17 @@ from inscriptis.model.tag.table_tag import table_start_handler
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
 from infra.sources.decoding import clean, decode, glyphs
 from infra.sources.office import child, local_name, opened, xml
-from infra.sources.style_sheets import BULLET, ROOM, WAS, StyleRule, apply_styles, integer, list_style, style_rules
+from infra.sources.style_sheets import (
+    BULLET,
+    RESET,
+    ROOM,
+    WAS,
+    StyleRule,
+    apply_styles,
+    integer,
+    list_style,
+    style_rules,
+)
 from memagent.errors import SourceError
 
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""", re.I)
@@ -45,13 +55,14 @@ def parse_html(
     stream: BinaryIO,
     request: ParseRequest,
     *,
-    is_mail: bool = False,
+    is_static: bool = False,
     styles: Sequence[StyleRule] = (),
 ) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
     Args:
-        is_mail: what its own style sheet hides is not read, and the fonts of signs that the sheet sets count, too.
+        is_static: of a mail or book, where no click shows what its style sheet hides: that is not read. The fonts of
+            signs that the sheet sets count, too.
         styles: rules of other style sheets.
 
     Raises:
@@ -88,7 +99,7 @@ def parse_html(
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
-    apply_styles(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_mail=is_mail)])
+    apply_styles(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_static=is_static)])
     _write_signs(tree)
     prepare(tree)
     text = page_text(tree, request.allowance).replace("\xad", "")
@@ -120,6 +131,8 @@ def prepare(tree: Any) -> None:
         _fill_in(element)
     for element in list(tree.iter(*_BLOCKS)):
         element.tag = "article"
+    for foot in tree.xpath("//table/tfoot"):  # it may stand before the rows that it is shown below
+        foot.getparent().append(foot)
     _write_formulas(tree)
     for element in list(tree.iter("*")):
         style = f"{element.get(ROOM, '')};{element.get('style', '')}"
@@ -174,7 +187,7 @@ def _write_formulas(tree: Any) -> None:
         elif element.tag in _FORMULAS:
             element.text = " "
             for part in element[:-1]:
-                part.tail = _FORMULAS[element.tag]
+                part.tail = " choose " if element.get("linethickness") == "0" else _FORMULAS[element.tag]
 
 
 def _mark_raised_and_struck(tree: Any) -> None:
@@ -276,9 +289,16 @@ def _fill_in(field: Any) -> None:
 
 def _number(listing: Any) -> None:
     """Write the numbers of an ordered list into its items, where they are not 1, 2, 3, as the layout writes them."""
-    items, usual = listing.findall("li"), "decimal" if listing.tag == "ol" else BULLET
+    items = listing.xpath("li | *[not(self::li or self::ol or self::ul)]/li")
+    usual = "decimal" if listing.tag == "ol" else BULLET
     usual = list_style(listing) or _LIST_STYLES.get(listing.get("type", ""), usual)
     kinds = [list_style(item) or _ITEM_STYLES.get(item.get("type", ""), usual) for item in items]
+    off = any(f"list-style:{RESET}" in one.get("style", "") for one in [listing, *items])
+    if off and all(_NUMBERED.match(item.text_content()) for item in items):
+        kinds = ["none"] * len(items)
+    for place, item in enumerate(items):
+        if (shown := _DISPLAYED.findall(item.get("style", ""))) and shown[-1][0].lower() != "list-item":
+            kinds[place] = "none"
     if set(kinds) <= {BULLET} | ({"none"} if listing.tag == "ul" else set()):
         listing.tag = "ul"
         return
@@ -356,11 +376,14 @@ _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)"
-    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.\d+)\s*(?:r?em|in|cm|%))",
+    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.-])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.\d+)\s*(?:r?em|in|cm|%))",
     re.I,
 )
 """Styles that leave room beside an element on a line: three points or more, or shares of a letter or line."""
-_BOX, _WIDE = re.compile(r"display\s*:\s*inline-block", re.I), re.compile(r"(?<![\w-])(?:min-)?width\s*:\s*[1-9]", re.I)
+_BOX = re.compile(r"display\s*:\s*inline-block", re.I)
+_WIDE = re.compile(
+    r"(?<![\w-])(?:min-)?width\s*:\s*(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.[3-9]\d*)\s*(?:r?em|in|cm|%))", re.I
+)
 _BOXES = frozenset("img svg button".split())
 """Elements with room of their own on a line."""
 _INLINE = frozenset(
@@ -379,6 +402,8 @@ _NO_TEXT = ("hidden", "password", "submit", "reset", "button", "image", "file", 
 """Fields of forms without a text, or with one that is no value."""
 _DISPLAYED = re.compile(r"(?<![\w-])display\s*:\s*([\w-]+)\s*(!\s*important)?", re.I)
 _INVISIBLE = re.compile(r"(?<![\w-])visibility\s*:\s*hidden", re.I)
+_NUMBERED = re.compile(r"\s*(?:§|\d+(?:\.\d+)*[.)]?\s|\(?\w{1,4}[.)]\s)")
+"""How an item begins that has its number typed."""
 _LIST_STYLES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _ITEM_STYLES = {"1": "decimal", **_LIST_STYLES, **dict.fromkeys(("disc", "circle", "square"), BULLET)}
 _MOST_COLUMNS = 63
@@ -534,7 +559,11 @@ def _large_pictures(archive: zipfile.ZipFile, book: object, folder: str) -> int:
 def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: ParseRequest) -> Iterator[str]:
     paths = {one.get("id"): _path(one, folder) for one in child(book, "manifest")}
     names = set(archive.namelist())
-    rules = cache(lambda path: style_rules([archive.read(path).decode("utf-8", "replace")]) if path in names else [])
+    rules = cache(
+        lambda path: style_rules(
+            [archive.read(path).decode("utf-8", "replace")] if path in names else [], is_static=True
+        )
+    )
     for one in child(book, "spine"):
         if local_name(one) == "itemref":
             path = paths[one.get("idref")]
@@ -542,6 +571,6 @@ def _chapters(archive: zipfile.ZipFile, book: object, folder: str, request: Pars
             links = (unquote(link.decode("utf-8", "replace")) for link in _SHEET.findall(page))
             sheets = (posixpath.normpath(posixpath.join(posixpath.dirname(path), link)) for link in links)
             styles = [rule for sheet in sheets for rule in rules(sheet)]
-            (chapter,) = parse_html(BytesIO(page), request, styles=styles)
+            (chapter,) = parse_html(BytesIO(page), request, styles=styles, is_static=True)
             if text := chapter.text.strip("\n"):
                 yield text

@@ -316,5 +316,5 @@ def _from_base64(said: str) -> bytes:
 
 
 def _page(data: bytes, request: ParseRequest) -> str:
-    (page,) = parse_html(BytesIO(data), request, is_mail=True)
+    (page,) = parse_html(BytesIO(data), request, is_static=True)
     return page.text

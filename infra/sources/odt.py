@@ -241,7 +241,7 @@ class _Text:
                     if left > 1:
                         below[len(texts)] = (left - 1, said)
                 elif local_name(cell) in ("table-cell", "covered-table-cell"):
-                    said = " ".join(line.replace("\t", " ") for line in self.blocks(cell) if line.strip())
+                    said = " ".join(re.sub(r"[\t\n]", " ", line) for line in self.blocks(cell) if line.strip())
                     if (tall := integer(cell, "number-rows-spanned", 1)) > 1:
                         below[len(texts)] = (tall - 1, said)
                 else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from infra.sources.base import Parsed, ParseRequest, joined_pages, unread, within
 from infra.sources.decoding import blank, clean
@@ -23,6 +23,8 @@ _OCR_PIXELS = 2_000
 """Of the longer side of a page that is read by OCR: 170 to the inch of A4."""
 _KNOWN, _UPRIGHT = 0.5, 0.75
 """Score from which on OCR has read a line, and their mean above which a page is upright (measured: 0.85; else 0.6)."""
+_AROUND = 2
+"""Points around the words that OCR has found, within which the page's own text has them."""
 _TELLING = 3
 """Letters from which on a line is long or tall."""
 _TALL = 1.7
@@ -87,11 +89,12 @@ class _Read:
             page = self._document[index]
             scanned = is_picture(page, text)
             if scanned or (blank(text) and next(page.get_objects(max_depth=1), None)):  # its words may be curves
-                found, unknown = _by_ocr(page, self._gets_on) if _ocr_is_there() else ([], 0)
-                self.beside["unreadable line"] += unknown
-                known = {"".join(line.split()) for line in text.split("\n")}  # of the same words those are exact
-                if more := [line for line in found if "".join(line.split()) not in known]:
-                    text = "\n".join([text, *more]).strip()
+                found = _by_ocr(page, self._gets_on) if _ocr_is_there() else _Found([], [], 0)
+                self.beside["unreadable line"] += found.unknown
+                if len("".join(found.lines).replace(" ", "")) > len("".join(found.printed).replace(" ", "")):
+                    own = [" ".join(line.split()) for line in text.split("\n")]
+                    left = Counter(own) - Counter(found.printed)  # which stand in their places among the others
+                    text = "\n".join([*left.elements(), *found.lines]).strip()
                     self._by_ocr.append(index + 1)
                 elif (blank(text) and scanned) or not _ocr_is_there():
                     self._not_read.append(index + 1)
@@ -102,7 +105,10 @@ class _Read:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what a reader should know of the pages so far."""
-        said = {"read by OCR (no accents, no €): {}": self._by_ocr, "part not read: {} (a picture)": self._not_read}
+        said = {
+            "read by OCR (compare numbers; no accents, €, ticks): {}": self._by_ocr,
+            "part not read: {} (a picture)": self._not_read,
+        }
         return tuple(words.format(_ranges(numbers)) for words, numbers in said.items() if numbers)
 
 
@@ -182,9 +188,10 @@ def _ocr() -> Any:
     return RapidOCR(text_score=0, intra_op_num_threads=1, inter_op_num_threads=1)
 
 
-def _pieces(page: Any) -> Iterator[Any]:
+def _pieces(page: Any) -> Iterator[tuple[Any, float, float]]:
     """Yield the picture of a page (array), a tall one in pieces: OCR takes 2,000 pixels a side and makes more smaller.
 
+    With each, how many pixels are a point, and the points from the page's lower edge to the upper one of the piece.
     They end between lines: at the last blank row of pixels of their lower half, or the one that is nearest to blank.
     """
     width, height = page.get_size()
@@ -197,7 +204,7 @@ def _pieces(page: Any) -> Iterator[Any]:
         if below:
             spread = picture[rows // 2 :].std(axis=1).max(axis=1)[::-1]
             rows -= int(spread.argmin())
-        yield picture[:rows]
+        yield picture[:rows], scale, height - begun / scale
         begun += rows
 
 
@@ -223,20 +230,35 @@ def _lines_of_picture(picture: Any, gets_on: Callable[[], object]) -> list[Any]:
     return max(tries, key=itemgetter(0))[1]
 
 
-def _by_ocr(page: Any, gets_on: Callable[[], object]) -> tuple[list[str], int]:
-    """Return the lines of a page that is a picture, and how many of them cannot be read."""
-    lines, unknown = list[str](), 0
-    for piece in _pieces(page):
+class _Found(NamedTuple):
+    """What OCR has found on a page."""
+
+    lines: list[str]
+    printed: list[str]
+    """Pieces of these that the page's own text has in the same places, in its words."""
+    unknown: int
+    """How many lines it cannot read."""
+
+
+def _by_ocr(page: Any, gets_on: Callable[[], object]) -> _Found:
+    """Read a page that is a picture."""
+    lines, printed, unknown, text = list[str](), list[str](), 0, page.get_textpage()
+    for piece, scale, top in _pieces(page):
         found = _lines_of_picture(piece, gets_on)
         known = [one for one in found if one[2] >= _KNOWN]
         rows: list[list[tuple[float, str]]] = []
         middle = 0.0
         for corners, words, _ in sorted(known, key=lambda one: one[0][0][1] + one[0][2][1]):
-            top, bottom = corners[0][1], corners[2][1]
-            if not rows or abs((top + bottom) / 2 - middle) > _SAME_LINE * (bottom - top):
+            high, low = corners[0][1], corners[2][1]
+            if not rows or abs((high + low) / 2 - middle) > _SAME_LINE * (low - high):
                 rows.append([])
-                middle = (top + bottom) / 2
-            rows[-1].append((corners[0][0], words))
+                middle = (high + low) / 2
+            left, right = corners[0][0] / scale - _AROUND, corners[2][0] / scale + _AROUND
+            place = left, top - low / scale - _AROUND, right, top - high / scale + _AROUND
+            exact = " ".join(text.get_text_bounded(*place).split())
+            if len(exact.replace(" ", "")) == len(words.replace(" ", "")):
+                printed.append(words := exact)  # of the same letters these are exact
+            rows[-1].append((left, words))
         lines += [clean(" ".join(words for _, words in sorted(row))) for row in rows]
         unknown += len(found) - len(known)
-    return lines, unknown
+    return _Found(lines, printed, unknown)

@@ -3,7 +3,7 @@
 import ctypes
 import math
 import re
-from bisect import bisect_left
+from bisect import bisect, bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, pairwise, takewhile
@@ -41,9 +41,13 @@ _WITH_OTHERS = ("Mn", "Mc", "Me", "Sk", "Cf")
 """Categories of what stands on or beside another character: accents, selectors of a variant."""
 _APART = 0.1
 """Share of their size by which two letters are apart that have a blank between them, or stand on each other."""
+_OVER = 0.3
+"""Share of its size by which a letter reaches over the one beside it, at most; slanted ones do."""
+_PIECE, _BELOW = 40, 0.7
+"""Characters of what may stand in a gap of a longer line, at most, and how far above or below it, in its size."""
 _ABOVE = 0.5
 """Share of the size of letters that others are above them on one line, as small numbers are."""
-_TEXT_LINE = re.compile(r"[^\r\n]+")
+_TEXT_LINE = re.compile("[^\r\n\x02\ufffe]+[\x02\ufffe]?")
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 
@@ -230,15 +234,19 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     marks = [one for one in (*((place, "~~") for place in begun), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
-    order = _visual_order(chars, {place for place, _ in values})
+    filled = {place for place, _ in values} | moved
+    order = _in_gaps(chars, _visual_order(chars, filled), filled)
     for was, one in pairwise(order[:-1]):
         blanks = chars.text[was].isspace() + chars.text[one].isspace()
         if one == was + 1 or blanks == 1:
             continue
+        last, above = chars.at(was), chars.at(one).line - chars.at(was).line
         if blanks == 2:
             kept[one] = ""
-        elif chars.gap(was, one) > _APART or abs(chars.at(one).line - chars.at(was).line) > _APART * chars.at(one).size:
-            kept[one] = f" {kept[one]}"  # small numbers above the line are no digits of the number before them
+        elif above > _APART * last.size and (chars.text[was] + chars.text[one]).isdigit():
+            kept[one] = f"^{kept[one]}"
+        elif chars.gap(was, one) > _APART or abs(above) > _APART * chars.at(one).size:
+            kept[one] = f" {kept[one]}"  # small numbers beside the line are no digits of the number before them
     return "".join(kept[place] for place in order)
 
 
@@ -274,6 +282,74 @@ def _visual_order(chars: _Chars, filled: set[int]) -> list[int]:
     return order
 
 
+def _in_gaps(chars: _Chars, order: list[int], filled: set[int]) -> list[int]:
+    """Return an order with pieces of short lines put into the gaps of other lines, or right behind them.
+
+    Browsers draw last what a style has moved, as small numbers, and LibreOffice first what is in a frame.
+    """
+    spans = (range(found.start(), found.start() + len(found[0].rstrip())) for found in _TEXT_LINE.finditer(chars.text))
+    level = sorted(
+        (chars.at(span[0]).line, span.start, span)
+        for span in spans
+        if span and chars.at(span[0]).size and chars.at(span[-1]).size and not filled.intersection(span)
+    )
+    hosts, gone, behind = set[int](), set[int](), defaultdict[int, list[int]](list)
+    rank = {place: index for index, place in enumerate(order)}
+    for height, start, span in level:
+        if len(span) > _PIECE or start in hosts:
+            continue
+        begun, ended = chars.at(span[0]), chars.at(span[-1])
+        beside = level[bisect(level, (height - begun.size,)) : bisect(level, (height + begun.size,))]
+        lines = [
+            line
+            for _, _, line in beside
+            if len(line) > len(span)
+            and gone.isdisjoint(line)
+            and chars.at(line[0]).left < ended.left
+            and begun.left < chars.at(line[-1]).right + _OVER * begun.size
+        ]
+        for line, was, piece in _moved(chars, span, lines):
+            behind[was] += sorted(rank.keys() & piece, key=rank.__getitem__)
+            hosts.add(line.start)
+            gone.update(piece)
+        if gone.issuperset(span):
+            gone.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
+    return [place for was in order if was not in gone for place in (was, *behind[was])]
+
+
+def _moved(chars: _Chars, span: range, lines: list[range]) -> list[tuple[range, int, range]]:
+    """Return the parts of a line that stand apart, each with the line that it belongs to and the place before it there.
+
+    Nothing: not all of them stand in gaps. Where one goes on behind a line's end, the rest of its line does so, too.
+    """
+    found, begun = list[tuple[range, int, range]](), span.start
+    drawn = [place for place in span if not chars.text[place].isspace()] if lines else []
+    for was, one in pairwise([*drawn, -1] if drawn else []):
+        if one >= 0 and chars.at(one).left - chars.at(was).right <= chars.at(was).size:
+            continue
+        piece = range(begun, one if one >= 0 else span.stop)
+        spots = ((line, spot) for line in lines if (spot := _gap(chars, line, begun, was)) is not None)
+        if (host := next(spots, None)) is None:
+            return []
+        if host[1] == host[0][-1]:
+            return [*found, (*host, range(begun, span.stop))]
+        found.append((*host, piece))
+        begun = one
+    return found
+
+
+def _gap(chars: _Chars, line: range, begun: int, ended: int) -> int | None:
+    """Return the place on a line behind which characters from a place to another stand; None: there is no room."""
+    first, last = chars.at(begun), chars.at(ended)
+    along = sorted((chars.at(place).left, place) for place in line if not chars.text[place].isspace())
+    for (_, was), (right, _) in pairwise([*along, (math.inf, -1)]):
+        left, slack = chars.at(was), _OVER * first.size
+        on_line = abs(first.line - left.line) < _BELOW * left.size and left.right < first.left + slack
+        if on_line and last.right < right + slack and (right < math.inf or first.left < left.right + slack):
+            return was
+    return None
+
+
 def _with_blanks(chars: _Chars, places: list[int]) -> Iterator[int]:
     """Yield places, and those of the blanks of pdfium whose neighbours are still the same."""
     for was, one in pairwise([*places, -1]):
@@ -286,7 +362,7 @@ def _overlap(chars: _Chars, drawn: list[int]) -> bool:
     """Whether characters stand on others that were not drawn next to them, as on the line of a form."""
     number = {place: index for index, place in enumerate(drawn)}
     level = pairwise(sorted(drawn, key=lambda place: chars.at(place).left))
-    return any(chars.gap(was, one) < -_APART for was, one in level if number[one] != number[was] + 1)
+    return any(chars.gap(was, one) < -_OVER for was, one in level if number[one] != number[was] + 1)
 
 
 def _raised(chars: _Chars) -> Iterator[tuple[int, str]]:

@@ -101,4 +101,4 @@ def _texts(shape: Any) -> Iterator[str]:
         yield from drawn_lines(shape)
         return
     for row in table.iter("{*}tr"):
-        yield "\t".join(" ".join(drawn_lines(cell)) for cell in row.iter("{*}tc")).rstrip("\t")
+        yield "\t".join(" ".join(drawn_lines(cell)).replace("\t", " ") for cell in row.iter("{*}tc")).rstrip("\t")

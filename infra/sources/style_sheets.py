@@ -16,18 +16,23 @@ _KINDS = {
 """Kinds of numbers in style sheets -> those of `counted`."""
 _LIST_STYLE = re.compile(r"(?<![\w-])list-style(?:-type)?\s*:([^;]*)", re.I)
 _NO_RULE = re.compile(
-    r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;|@media[^{@]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", re.DOTALL | re.I
+    r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;"
+    r"|@media(?!\s*(?:only\s+)?(?:screen|all)\s*[,{])[^{@]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}",
+    re.DOTALL | re.I,
 )
 _DECLARED = re.compile(
     r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style|float|"
-    r"position|(?:min-)?width|(?:padding|margin)(?:-left|-right)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
+    r"top|position|(?:min-)?width|(?:padding|margin)(?:-left|-right)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
     re.I,
 )
+RESET = "reset"
+"""How the numbers of lists are turned off for all lists of a page: these have some where their items bring none."""
 WAS, ROOM = "data-was", "data-room"
 """Attributes of an element: its tag, if it was renamed to be parsed, and what its sheets say of room beside it."""
 _ROOM = re.compile(r"float|position|padding|margin|(?:min-)?width")
 _COUNTING = ("counter-reset", "counter-increment", "content")
-_COMPOUND = re.compile(r"(?:^|(>)| )(?=[\w.*])(\*|[\w-]*)((?:\.[\w-]+)*)")
+_COMPOUND = re.compile(r"(?:^|(>)| )(?=[\w.#*:])(\*|[\w-]*)((?:[.#][\w-]+|:first-child)*)")
+_NAME = re.compile(r"[.#:][\w-]+")
 _BEFORE = re.compile(r"::?before$", re.I)
 _CHANGE = re.compile(r"([\w-]+)(?:\s+(-?\d{1,6}))?")
 _TEXT = r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'"
@@ -40,12 +45,13 @@ class _Compound(NamedTuple):
 
     tag: str
     classes: frozenset[str]
+    """With their sign: classes (``.``), ids (``#``), and ``:first-child``."""
     is_child: bool
 
     @property
     def key(self) -> str:
-        """Return a class of the elements that fit; else their tag."""
-        return f".{min(self.classes)}" if self.classes else self.tag or "*"
+        """Return an id or class of the elements that fit; else their tag."""
+        return min(self.classes) if self.classes else self.tag or "*"
 
     def fits(self, tag: str, classes: set[str]) -> bool:
         """Whether an element of a tag and classes fits."""
@@ -60,10 +66,11 @@ class StyleRule(NamedTuple):
     declared: Mapping[str, str]
 
     @property
-    def weight(self) -> tuple[int, int]:
-        """How much it weighs against others: by its classes, then by its tags."""
-        tags = (part.tag for part in self.selector)
-        return sum(len(part.classes) for part in self.selector), sum(tag not in ("", "*") for tag in tags)
+    def weight(self) -> tuple[int, int, int]:
+        """How much it weighs against others: by its ids, then by its classes, then by its tags."""
+        names = [name for part in self.selector for name in part.classes]
+        ids, tags = sum(name[0] == "#" for name in names), (part.tag for part in self.selector)
+        return ids, len(names) - ids, sum(tag not in ("", "*") for tag in tags)
 
 
 class _Selectors:
@@ -92,9 +99,10 @@ class _Selectors:
         while self._path and self._path[-1][0] is not parent:
             self._path.pop()
         here, within = self._path[-1][1:] if self._path else (frozenset({0}), frozenset({0}))
-        classes = set(element.get("class", "").split())
+        classes = {f".{name}" for name in element.get("class", "").split()} | {f"#{element.get('id')}"}
+        classes |= {":first-child"} if element.getprevious() is None else set()
         found, fitted = list[int](), set[int]()
-        for key in (tag, "*", *(f".{name}" for name in classes)):
+        for key in (tag, "*", *classes):
             for part, ends in self._parts.get(key, {}).items():
                 if part.fits(tag, classes):
                     few, many = sorted((ends, here if part.is_child else within), key=len)
@@ -105,17 +113,17 @@ class _Selectors:
         return sorted(found)
 
 
-def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRule]:
+def style_rules(sheets: Iterable[str], *, is_static: bool = False) -> list[StyleRule]:
     """Return the rules of style sheets that change what a page says, those whose selectors are simple.
 
-    Elements that a page hides are read, since a click may show them; a mail (`is_mail`) has no clicks, and its fonts
-    count. Lists without a class keep their numbers.
+    Elements that a page hides are read, since a click may show them; a mail or book (`is_static`) has no
+    clicks, and its fonts count. The numbers of lists without a class are turned off by `RESET`.
     """
     found = []
     for block in (block for sheet in sheets for block in _NO_RULE.sub("", sheet).split("}")):
         selectors, _, said = block.rpartition("{")
         declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
-        if not is_mail:
+        if not is_static:
             declared.pop("font", None)
             if declared.get("display", "").lower().startswith("none"):
                 del declared["display"]
@@ -126,9 +134,10 @@ def style_rules(sheets: Iterable[str], *, is_mail: bool = False) -> list[StyleRu
                 own_declared = dict(declared)
                 if not any(part[3] for part in parts) and declared.get("list-style", "").lower().startswith("none"):
                     # To reset all lists is a habit; what sets them up again may be a selector that is not read.
-                    del own_declared["list-style"]
-                simple = [_Compound(part[2], frozenset(part[3].split(".")[1:]), part[1] is not None) for part in parts]
-                found.append(StyleRule(tuple(simple), own != selector, own_declared))
+                    own_declared["list-style"] = RESET
+                named = ((part, frozenset(_NAME.findall(part[3]))) for part in parts)
+                simple = tuple(_Compound(part[2].lower(), names, bool(part[1])) for part, names in named)
+                found.append(StyleRule(simple, own != selector, own_declared))
     return found
 
 

@@ -3,9 +3,11 @@
 import codecs
 import math
 import re
+from bisect import bisect
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, unread
@@ -60,6 +62,10 @@ _RTF_LARGE = 20_000_000
 """Square twips of a tenth of an A4 page."""
 _RTF_TITLE = re.compile(r"\{\\title\b([^{}]*)\}")
 _RTF_NOTES = {"footnote": "Footnote: ", "annotation": "Comment: "}
+_RTF_CELLS = re.compile(r"\{\\\*\\nesttableprops[^{}]*\}|\\(?:(trowd|row|cell|par)(?![a-z])|cellx(-?\d{1,6}))")
+_RTF_NEAR = 60
+"""Twips between two edges of cells that are one: a millimetre."""
+_MOST_COLUMNS = 63
 _RTF_READ = {
     **dict.fromkeys(("header", "headerl", "headerr", "headerf", "footer", "footerl", "footerr", "footerf"), "\n"),
     **dict.fromkeys(("shp", "shpinst", "shpgrp", "shptxt", "pntext", "upr", "ud"), ""),
@@ -116,7 +122,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     for switch, unused in _RTF_UNUSED.items():
         whole = whole if switch in whole else unused.sub(r"\\*\\unused", whole)
     try:
-        text = _rtf_text(whole, pages)
+        text = _rtf_text(_spread_cells(whole), pages)
         page, title = re.search(r"\\(?:ansicpg\d+|mac|pca?)\b", head), _RTF_TITLE.search(head)
         name = _rtf_text(f"{page.group() if page else ''} {title.group(1)}", {}) if title else ""
     except (ValueError, OverflowError) as error:
@@ -154,6 +160,34 @@ def _first_group(source: str) -> tuple[str, str | None]:
         if found[0] == "}" and depth <= 0:
             return "".join(kept), source[after:]
     return "".join(kept) + source[after:], None
+
+
+def _spread_cells(source: str) -> str:
+    """Put ends of cells where merged ones reach: by its right edge a cell takes one or several columns of its table."""
+    tables, edges, ends, is_row = list[list[tuple[list[int], list[int]]]]([[]]), list[int](), list[int](), False
+    for found in _RTF_CELLS.finditer(source):
+        if found[2]:
+            edges.append(int(found[2]))
+        elif found[1] == "cell":
+            ends.append(found.end())
+        elif found[1] == "trowd":  # which Word repeats at the end of the row
+            is_row, edges = True, []
+        elif found[1] == "row":
+            tables[-1].append((edges, ends))
+            is_row, ends = False, []
+        elif found[1] and not is_row and tables[-1]:
+            tables.append([])
+    kept, done = list[str](), 0
+    for rows in tables:
+        grid = list[int]()
+        for edge in sorted({edge for edges, _ in rows for edge in edges}):
+            grid += [edge] if not grid or edge - grid[-1] > _RTF_NEAR else []
+        for edges, ends in rows:
+            columns = [bisect(grid, edge) for edge in edges]
+            for (last, column), end in zip(pairwise([0, *columns]), ends, strict=False):
+                kept += [source[done:end], "\\cell" * min(column - last - 1, _MOST_COLUMNS)]
+                done = end
+    return "".join([*kept, source[done:]])
 
 
 class _Notes:
@@ -257,7 +291,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), look.substitutes
             said = glyphs(said, look.page)
         look.shift(word, value)
-        if said == "\n" and look.in_cell and word in ("par", "line"):  # a row is a line
+        if look.in_cell and word in ("par", "line", "tab"):  # a row is a line, with tabs between cells
             ended, said = True, ""
         ended = ended and not said
         if word in _RTF_READ:

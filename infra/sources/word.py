@@ -6,6 +6,7 @@ headers stand before the body and footers after it, each once. Numbers of lists 
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -238,7 +239,13 @@ class _Text:
             elif name in _MATH:
                 own = TextLine()
                 self._inline(part, own)
-                words.add(_MATH[name] + _bracketed(own.text, part) if own.text else "")
+                stacked = name == "den" and attribute(child(child(element, "fPr"), "type"), "val") == "noBar"
+                sign = " choose " if stacked else _MATH[name]
+                words.add(sign + _bracketed(own.text, part) if own.text else "")
+            elif name in ("acc", "bar"):
+                own = TextLine()
+                self._inline(part, own)
+                words.add("".join(char + _accent(part) for char in own.text))
             elif name == "r":
                 run = TextLine()
                 self._inline(part, run)
@@ -257,7 +264,8 @@ class _Text:
                 words.gap |= name == "inline"  # a picture
                 after = part.getnext() if name in _BETWEEN and len(words) > start else None
                 if after is not None and local_name(after) in (name, "e"):
-                    words.add(_BETWEEN[name])
+                    set_apart = attribute(child(child(element, "dPr"), "sepChr"), "val") or "|"
+                    words.add(set_apart if local_name(element) == "d" else _BETWEEN[name])
             elif "code" not in self._fields:
                 words.add(self._word(part))
 
@@ -459,6 +467,14 @@ def _level(element: Any) -> _Level:
 def _number_of(level: Any) -> int:
     value = attribute(level, "ilvl")
     return int(value) if value.isdigit() and int(value) < _MOST_LEVELS else 0
+
+
+def _accent(element: Any) -> str:
+    """Return what stands over or under letters of an equation, as a combining character (22.1.2.2 and 22.1.2.8)."""
+    name = local_name(element)
+    settings, usual = child(element, f"{name}Pr"), "\u0302" if name == "acc" else "\u0332"
+    usual = "\u0305" if attribute(child(settings, "pos"), "val") == "top" else usual
+    return unicodedata.normalize("NFKD", attribute(child(settings, "chr"), "val") or usual)[-1]
 
 
 def _bracketed(said: str, part: Any) -> str:

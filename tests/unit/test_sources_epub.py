@@ -47,6 +47,14 @@ def test_classes_of_the_style_sheet_raise_and_strike():
     assert parsed(epub(("one",), chapter=chapter, sheet=sheet)).text == "10^6 ~~60~~ days"
 
 
+def test_what_the_style_sheet_of_a_book_moves_up_or_hides_is_so():
+    sheet = "SPAN.c2 { position: relative; top: -4pt } .c3 { display: none } .c4 { font-family: Wingdings }"
+    chapter = (
+        "<html><head/><body><p>10<span class='c2'>6</span> <i class='c3'>60</i><b class='c4'>þ</b></p></body></html>"
+    )
+    assert parsed(epub(("one",), chapter=chapter, sheet=sheet)).text.split() == ["10^6", "☑"]
+
+
 def test_large_pictures_are_said_and_the_cover_is_not():
     pictures = {"table": 40_000, "cover-image": 40_000, "line": 100}
     items = "".join(f"<item id='{name}' href='{name}.png' media-type='image/png'/>" for name in pictures)

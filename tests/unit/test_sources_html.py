@@ -396,6 +396,52 @@ def test_a_formula_is_no_number_of_its_digits_and_is_said_once():
     assert page("<math><mn>3</mn><mfrac><mn>1</mn><mn>2</mn></mfrac></math>").strip() == "3 1/2"
 
 
+def test_what_is_moved_up_has_its_power_whatever_it_is():
+    assert (
+        page("2<sup>n</sup> 3<sup>2n</sup> 10<sup>-k</sup> e<sup>−rt</sup>").split()
+        == "2^n 3^2n 10^(-k) e^(−rt)".split()
+    )
+    assert page("1<sup>st</sup> 2<sup>a</sup> 3<sup>e</sup>").split() == "1st 2a 3e".split()
+    assert page("<math><mfrac linethickness=0><mi>n</mi><mi>k</mi></mfrac></math>").strip() == "n choose k"
+
+
+def test_rules_of_style_sheets_for_ids_first_children_and_tags_in_capitals_count():
+    sheet = "#l1 {counter-reset: c 6} li {display: block}"
+    sheet += " #l1> li>*:first-child:before {counter-increment: c; content: counter(c, decimal) '. '}"
+    sheet += " SPAN.old {text-decoration:line-through}"
+    body = "<ol id=l1><li><p>Notices<p>More</li><li><p>Law <span class=old>50</span></li></ol>"
+    assert page(f"<style>{sheet}</style>{body}").split() == "7. Notices More 8. Law ~~50~~".split()
+    body = "<p id=a class=b>x <span>5</span></p>"
+    sheet = "#a span {text-decoration: none} .b.b span {text-decoration: line-through}"
+    assert page(f"<style>{sheet}</style>{body}").split() == ["x", "5"]
+
+
+@pytest.mark.parametrize(
+    ("media", "said"), [("screen", "~~50~~"), ("all", "~~50~~"), ("only screen, print", "~~50~~"), ("print", "50")]
+)
+def test_style_sheets_for_screens_count(media, said):
+    assert (
+        page(f"<style>@media {media} {{b {{text-decoration: line-through}} i {{}}}}</style><b>50</b>").strip() == said
+    )
+
+
+def test_items_keep_the_numbers_that_they_bring():
+    sheet = "<style>ol, li {list-style: none}</style>"
+    assert page(f"{sheet}<ol><li>7.1 The cap.<li>7.2 The fee.</ol>").split("\n")[:2] == ["7.1 The cap.", "7.2 The fee."]
+    assert page(f"{sheet}<ol><li>The cap.<li>The fee.</ol>").split() == "1. The cap. 2. The fee.".split()
+    assert page("<ol start=5><div><li>five</li><li>six</li></div></ol>").split() == "5. five 6. six".split()
+
+
+def test_room_of_a_point_or_less_parts_no_word():
+    sheet = "i {display: inline-block} .a {width: 1.27px} .b {margin-left: -4.5px} .c {width: 9px}"
+    body = "Agree<i class=a></i>ment of 2<i class=b></i>50<i class=c></i>75"
+    assert page(f"<style>{sheet}</style>{body}").strip() == "Agreement of 250 75"
+
+
+def test_the_foot_of_a_table_stands_below_its_rows():
+    assert page("<table><tfoot><tr><td>Sum</tfoot><tbody><tr><td>A</tbody></table>").split() == ["A", "Sum"]
+
+
 def test_a_merged_cell_ends_with_its_group_of_rows():
     head, body = "<tr><th rowspan=3>Key</th><th>Value</th></tr>", "<tr><td>k</td><td>v</td></tr>"
     text = page(f"<table><thead>{head}</thead><tbody>{body}</tbody></table>")

@@ -35,6 +35,11 @@ def test_blanks_tabs_and_line_breaks_are_characters():
     assert text(p('a<text:s text:c="3"/>b<text:tab/>c<text:line-break/>d\n  e')) == "a   b\tc\nd   e"
 
 
+def test_a_row_of_a_table_is_one_line():
+    cells = "".join(f"<table:table-cell>{p(inside)}</table:table-cell>" for inside in ("a<text:line-break/>b", "c"))
+    assert text(f"<table:table><table:table-row>{cells}</table:table-row></table:table>") == "a b\tc"
+
+
 def test_notes_and_comments_follow_their_paragraph():
     note = "<text:note text:note-class='{}'><text:note-citation>1</text:note-citation>"
     note += "<text:note-body>{}</text:note-body></text:note>"

@@ -189,6 +189,22 @@ def test_form_controls_of_rich_text_are_said(tmp_path):
 def test_a_row_of_rich_text_is_a_line_whatever_its_cells_have(tmp_path):
     row = r"\trowd\pard\intbl Fee\cell\pard\intbl 100\par 200\cell{\intbl days\par}\cell\row\pard After\par"
     assert rtf(tmp_path, row).text.split("\n")[:2] == ["Fee\t100 200\tdays\t", "After"]
+    numbered = r"\trowd\pard\intbl {\listtext 1.\tab}Fee\cell\pard\intbl 100\cell\row\pard After\par"
+    assert rtf(tmp_path, numbered).text.split("\n")[:2] == ["1. Fee\t100\t", "After"]
+
+
+def test_a_merged_cell_of_rich_text_takes_as_many_columns_as_it_is_wide(tmp_path):
+    def row(*cells: tuple[str, int], inner: str = "") -> str:
+        edges = "".join(rf"\cellx{edge}" for _, edge in cells)
+        return rf"\trowd{edges}" + "".join(rf"\pard\intbl {said}\cell" for said, _ in cells) + inner + r"\row"
+
+    head = row(("Fund", 1000), ("Paid", 2000), ("Open", 3000))
+    nested = r"{\*\nesttableprops\trowd\cellx500\cellx700\nestrow}"
+    rows = head + row(("Beta", 2010), ("80", 3000)) + row(("All", 990), ("90", 3000), inner=nested)
+    apart = rows + r"\pard Other\par" + row(("A", 1500), ("B", 3000))
+    assert rtf(tmp_path, apart).text.split("\n")[:5] == [
+        *("Fund\tPaid\tOpen\t", "Beta\t\t80\t", "All\t90\t\t", "Other", "A\tB\t"),
+    ]
 
 
 def test_headers_of_rich_text_that_no_page_has_are_not_read(tmp_path):

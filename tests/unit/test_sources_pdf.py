@@ -3,7 +3,7 @@
 import io
 
 from infra.sources.base import Parsed, ParseRequest
-from infra.sources.pdf import parse_pdf
+from infra.sources.pdf import _Found, parse_pdf
 from memagent.config import IngestConfig
 
 _FONT = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
@@ -267,13 +267,14 @@ def test_a_large_picture_beside_text_is_said_unless_the_text_stands_on_it():
 
 def test_a_page_of_letters_that_are_drawn_as_outlines_is_a_picture(monkeypatch):
     monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda: True)
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: (["ACME - 17", "No", "Fee of sixty"], 0))
+    found = _Found(["ACME-17", "No", "Fee of sixty"], ["ACME-17"], 0)
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: found)
     stamp, letter = (
         "BT /F 12 Tf 50 40 Td (No. 5) Tj 0 -20 Td (ACME-17) Tj ET",
         "{0} 700 m {0} 710 {1} 710 {1} 700 c {1} 705 {0} 705 {0} 700 c {1} 700 l {0} 702 l {1} 704 l h f ",
     )
     letters = "".join(letter.format(x, x + 2) for x in range(50, 550, 3))
-    assert parsed(stamp + letters).text.endswith("ACME-17\nNo\nFee of sixty"), "lines of the layer are not said twice"
+    assert parsed(stamp + letters).text.endswith("No. 5\nACME-17\nNo\nFee of sixty"), "words are not said twice"
     assert parsed(stamp + letters[: len(letters) // 3]).text.endswith("ACME-17"), "it may be a coat of arms"
 
 
@@ -287,6 +288,19 @@ def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
     assert struck.endswith("Cover: ✔ ~~fire~~ ✘ flood")
     raised = line.replace("flood)] TJ", "flood)] TJ /F 7 Tf 5 Ts (1) Tj 0 Ts")
     assert parsed(raised, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood 1")
+
+
+def test_pieces_that_are_drawn_before_or_after_their_line_stand_in_its_gaps():
+    line, other = (
+        "BT /F 12 Tf 50 700 Td [(Of 10)-500( kg and)-5000( is due to CO)] TJ ET",
+        "BT /F 12 Tf 50 650 Td (Next) Tj ET",
+    )
+    late = "BT /F 7 Tf 81.7 705 Td (6) Tj 57 -5 Td (EUR 4,500) Tj ET"
+    for drawn in (f"{line} {other} {late}", f"{late} {other} {line}"):
+        lines = parsed(drawn).text.split("\n")[2:]
+        assert sorted(lines) == ["Next", "Of 10^6 kg and EUR 4,500 is due to CO"]
+    columns = "BT /F 12 Tf 50 700 Td (Left) Tj 200 0 Td (Right) Tj -100 0 Td (Middle) Tj ET"
+    assert set(parsed(columns).text.split()) >= {"Left", "Right", "Middle"}
 
 
 def test_letters_of_another_font_stand_in_their_words():
@@ -305,15 +319,15 @@ def test_what_is_drawn_on_a_page_without_text_may_be_words(monkeypatch):
     head = "<</Type/XObject/Subtype/Form/Matrix[600 0 0 800 0 0]/BBox[0 0 1 1]/Resources<</XObject<</I 7 0 R>>>>>>"
     scaled = stream("/I Do", head)
     form = "/Resources<</Font<</F 6 0 R>>/XObject<</X 8 0 R>>>>"
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: ([], 0))
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: _Found([], [], 0))
     for there in (False, True):
         monkeypatch.setattr("infra.sources.pdf._ocr_is_there", lambda there=there: there)
         assert parsed("/X Do", form, "", scaled).warnings == ("part not read: page 2 (a picture)",)
         assert parsed("").warnings == ()
         assert parsed(curves).warnings == (() if there else ("part not read: page 2 (a picture)",))
-    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: (["Fee of sixty"], 2))
+    monkeypatch.setattr("infra.sources.pdf._by_ocr", lambda page, gets_on: _Found(["Fee of sixty"], [], 2))
     assert parsed(curves).text.endswith("Fee of sixty") and parsed(curves).warnings == (
-        "read by OCR (no accents, no €): page 2",
+        "read by OCR (compare numbers; no accents, €, ticks): page 2",
         "part not read: 2 unreadable lines",
     )
 

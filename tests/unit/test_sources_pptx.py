@@ -38,7 +38,7 @@ def test_a_slide_that_is_not_shown_says_so():
 
 
 def test_tables_have_rows():
-    cells = [["Rent", "900"], ["Term", "two years"]]
+    cells = [["Rent", "900"], ["Term", "two\tyears"]]
     rows = "".join(f"<a:tr>{''.join(f'<a:tc>{body(one)}</a:tc>' for one in row)}</a:tr>" for row in cells)
     document = parsed(pptx({"s": f"<p:graphicFrame><a:tbl>{rows}</a:tbl></p:graphicFrame>"}))
     assert document.text == "Rent\t900\nTerm\ttwo years"

@@ -278,6 +278,19 @@ def test_equations_are_said_on_a_line():
     assert text(paragraph(root + part("d", part("e", rows)))) == "√(3&8)(1&2@3&4)"
 
 
+def test_marks_on_letters_of_equations_are_kept():
+    def part(name: str, inside: str, settings: str = "") -> str:
+        return f"<m:{name}>{settings and f'<m:{name}Pr>{settings}</m:{name}Pr>'}{inside}</m:{name}>"
+
+    letter = [f"<m:e><m:r><m:t>{one}</m:t></m:r></m:e>" for one in "ABn"]
+    given = part("d", letter[0] + letter[1])
+    of = "<m:num><m:r><m:t>n</m:t></m:r></m:num><m:den><m:r><m:t>k</m:t></m:r></m:den>"
+    chosen = part("f", of, '<m:type m:val="noBar"/>')
+    over = part("bar", letter[0], '<m:pos m:val="top"/>') + part("acc", letter[2], '<m:chr m:val="¯"/>')
+    body = run("P") + given + chosen + over + part("acc", letter[1]) + part("bar", letter[1])
+    assert text(paragraph(body)) == "P(A|B)(n choose k)A\u0305n\u0304B\u0302B\u0332"
+
+
 def test_a_watermark_is_read_with_its_header():
     mark = '<w:r><w:pict><w:textpath string="CONFIDENTIAL"/></w:pict></w:r>'
     body = paragraph(run("Dear all")) + '<w:sectPr><w:headerReference r:id="header1"/></w:sectPr>'
