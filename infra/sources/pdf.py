@@ -243,7 +243,9 @@ class _Found(NamedTuple):
 def _by_ocr(page: Any, gets_on: Callable[[], object]) -> _Found:
     """Read a page that is a picture."""
     lines, printed, unknown, text = list[str](), list[str](), 0, page.get_textpage()
-    for piece, scale, top in _pieces(page):
+    west, south, *_ = page.get_cropbox()
+    for piece, scale, height in _pieces(page):
+        top = south + height
         found = _lines_of_picture(piece, gets_on)
         known = [one for one in found if one[2] >= _KNOWN]
         rows: list[list[tuple[float, str]]] = []
@@ -253,8 +255,8 @@ def _by_ocr(page: Any, gets_on: Callable[[], object]) -> _Found:
             if not rows or abs((high + low) / 2 - middle) > _SAME_LINE * (low - high):
                 rows.append([])
                 middle = (high + low) / 2
-            left, right = corners[0][0] / scale - _AROUND, corners[2][0] / scale + _AROUND
-            place = left, top - low / scale - _AROUND, right, top - high / scale + _AROUND
+            left, right = west + corners[0][0] / scale, west + corners[2][0] / scale
+            place = left - _AROUND, top - low / scale - _AROUND, right + _AROUND, top - high / scale + _AROUND
             exact = " ".join(text.get_text_bounded(*place).split())
             if len(exact.replace(" ", "")) == len(words.replace(" ", "")):
                 printed.append(words := exact)  # of the same letters these are exact

@@ -234,8 +234,8 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     marks = [one for one in (*((place, "~~") for place in begun), *_raised(chars)) if one[0] not in moved]
     for place, mark in [*values, *marks]:
         kept[place] = mark + kept[place]
-    filled = {place for place, _ in values} | moved
-    order = _in_gaps(chars, _visual_order(chars, filled), filled)
+    filled = {place for place, _ in values}
+    order = _in_gaps(chars, _visual_order(chars, filled), filled | moved)
     for was, one in pairwise(order[:-1]):
         blanks = chars.text[was].isspace() + chars.text[one].isspace()
         if one == was + 1 or blanks == 1:

@@ -1,5 +1,6 @@
 """Pages that are pictures: read by OCR in the confined parser, and said wherever answers are shown."""
 
+import ctypes
 import json
 from pathlib import Path
 
@@ -70,6 +71,29 @@ def test_a_page_that_was_scanned_turned_is_read(tmp_path, turned, shown):
     assert read.text.strip() == "\n".join(WORDS) and read.warnings == (
         "read by OCR (compare numbers; no accents, €, ticks): page 1",
     )
+
+
+def test_answers_that_were_typed_onto_a_scan_stand_at_their_questions(tmp_path):
+    """And scanned ones stay, that say what is typed elsewhere on the page."""
+    page, scanned = (
+        Image.new("RGB", (1240, 1754), "white"),
+        {200: "Is the supplier insolvent?", 300: "No", 400: "Is it listed?"},
+    )
+    for down, words in scanned.items():
+        ImageDraw.Draw(page).text((120, down), words, fill="black", font=ImageFont.load_default(40))
+    page.save(tmp_path / "a.pdf", resolution=150)
+    with pypdfium2.PdfDocument(tmp_path / "a.pdf") as document:
+        sheet, font = document[0], pypdfium2.raw.FPDFText_LoadStandardFont(document, b"Helvetica")
+        for across, up, words in ((60, 580, "No"), (300, 20, "17")):
+            typed = pypdfium2.raw.FPDFPageObj_CreateTextObj(document, font, 18)
+            said = (ctypes.c_ushort * (len(words) + 1))(*map(ord, words), 0)
+            pypdfium2.raw.FPDFText_SetText(typed, said)
+            pypdfium2.raw.FPDFPageObj_Transform(typed, 1, 0, 0, 1, across, up)
+            pypdfium2.raw.FPDFPage_InsertObject(sheet, typed)
+        sheet.gen_content()
+        document.save(tmp_path / "b.pdf")
+    (read,) = parse(str(tmp_path / "b.pdf"), "b.pdf", IngestConfig())
+    assert read.text.strip().split("\n") == ["Is the supplier insolvent?", "No", "Is it listed?", "No", "17"]
 
 
 def test_a_tall_page_is_read_in_pieces(tmp_path):
