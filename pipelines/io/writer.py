@@ -153,6 +153,8 @@ _CELL = 32_767
 """Characters of a cell at most."""
 _ESCAPE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
 """Begins what Excel takes for the number of a character."""
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""Characters that no workbook can hold."""
 _LINKS = 65_530
 """Links of a sheet at most."""
 
@@ -184,13 +186,12 @@ def write_xlsx(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[
 
 def _fill(sheet: Any, names: Sequence[str], rows: Iterator[Sequence[object]]) -> bool:
     from openpyxl.cell import WriteOnlyCell
-    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
     from openpyxl.styles import Font
 
     bold, links = Font(bold=True), 0
 
     def text_cell(text: str) -> Any:
-        text = _ESCAPE.sub("_x005F_", ILLEGAL_CHARACTERS_RE.sub("", text))
+        text = _ESCAPE.sub("_x005F_", _NOT_XML.sub("", text))
         shown = WriteOnlyCell(sheet, text if len(text) <= _CELL else text[: _CELL - 1] + "…")
         shown.data_type, shown.number_format = "s", "@"
         return shown
