@@ -139,8 +139,8 @@ class Archive:
             raise UsageError("no question: archive.ask('a question')")
         tables = Store(self.config.store)
         tables.check_reachable()
-        if other := next((text for text in questions if not isinstance(text, str | Question)), None):
-            raise UsageError(f"a question is a text, not a {type(other).__name__}: archive.ask('one', 'another')")
+        if others := [text for text in questions if not isinstance(text, str | Question)]:
+            raise UsageError(f"a question is a text, not a {type(others[0]).__name__}: archive.ask('one', 'another')")
         wanted = [text if isinstance(text, Question) else make_question(text) for text in questions]
         whom = find_target(tables, self.source, fetch=fetch)
         request = AskRequest(whom.corpus.name, wanted, self.config, archive=archive, reread=reread)

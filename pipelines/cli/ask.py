@@ -238,9 +238,8 @@ def _answered(whom: "Target", request: "AskRequest", most: int, json_: bool, *, 
 
 def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> None:
     """Ask, and ask again whenever a source is new, changed or gone, until the user interrupts it."""
-
     from infra.cluster.session import lazy_ray
-    from infra.store.documents import has_documents
+    from infra.store.documents import NoDocumentsError, has_documents
     from infra.store.location import Store
     from pipelines.target import news
 
@@ -252,14 +251,19 @@ def _watch(whom: "Target", request: "AskRequest", most: int, open_: bool) -> Non
             found = news(whom, request.config)
             looked = time.monotonic() - began
             if (found and found != last) or (not again and has_documents(whom.corpus)):
-                summary = _answered(whom, request, most, json_=False, again=again)
-                if lacking := unanswered(summary):
-                    typer.echo(f"without an answer: {lacking}", err=True)
-                if not again:
-                    show_held(Console(), summary)
-                if open_ and not again:
-                    open_report(Store(request.config.store), summary["run_id"])
-                again, last = True, found  # a source that cannot be opened is news in every look, and asked about once
+                last = found  # a source that cannot be opened is news in every look, and asked about once
+                try:
+                    summary = _answered(whom, request, most, json_=False, again=again)
+                except NoDocumentsError as error:  # as while the first file is being copied
+                    typer.echo(f"{error}; waiting for files", err=True)
+                else:
+                    if lacking := unanswered(summary):
+                        typer.echo(f"without an answer: {lacking}", err=True)
+                    if not again:
+                        show_held(Console(), summary)
+                    if open_ and not again:
+                        open_report(Store(request.config.store), summary["run_id"])
+                    again = True
             with suppress(KeyboardInterrupt):  # one that comes while it reads is said as of any command
                 time.sleep(max(_LOOK_SECONDS, _PATIENCE * looked))
                 continue

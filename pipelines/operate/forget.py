@@ -86,7 +86,8 @@ _log = logging.getLogger("memagent.forget")
 _PASSAGE, _OF_A_TEXT, _CANDIDATES, _SEARCHED = 40, 6, 5_000, 500
 """Characters of a passage that the store is searched for; how many are of one text at most; how many are looked at for
 some that no other text has, since contracts share most of their words; and how many are searched for at most."""
-_CHOSEN = ("doc_id", "source", "title")
+_CHOSEN = {"doc_id": "document", "source": "source", "title": "title"}
+"""Fields that choose documents, by their names in a command."""
 _EVALUATED = ("eval-files-", "eval-needles-", "eval-ruler-")
 """Begins the names of corpora that evaluations make of files and texts (`memagent.evaluation.suites.Suite.corpus`)."""
 
@@ -202,7 +203,7 @@ def _journal(corpus: Corpus, chosen: Sequence[tuple[str, str]]) -> ForgetJournal
     """Find what is to go: from the corpus, and from those of evaluations on its questions."""
     mine = _matching(corpus, chosen)
     if not mine.num_rows:
-        raise UsageError(f"no document of {corpus.name} matches {', '.join('='.join(pair) for pair in chosen)}")
+        raise UsageError(f"no document of {corpus.name} matches {', '.join(f'{_CHOSEN[of]}={p}' for of, p in chosen)}")
     forgetting = _choose(corpus, mine)
     hashes = set(forgetting["content_hashes"])
     passages, unsearched = _passages(corpus, hashes)

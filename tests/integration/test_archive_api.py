@@ -115,6 +115,9 @@ def test_wrong_use_is_said_at_once_and_what_fails_later_where_it_is_waited_for(a
         archive.ask()
     with pytest.raises(UsageError, match="is empty"):
         archive.ask(" ")
+    for other in ([], None, 0, {}, ["x"]):
+        with pytest.raises(UsageError, match="a question is a text, not a"):
+            archive.ask(other)
     with pytest.raises(UsageError, match="no corpus 'nowhere'"):
         Archive("nowhere", store=store.url).ask("x")
     with pytest.raises(UsageError, match="no such key"):

@@ -625,7 +625,7 @@ def test_a_wrong_choice_is_an_error(tmp_path, model_folder):
     write_archive(tmp_path / "docs", count=1, words=30)
     config = load_config(store=store.url, engine__kind="scripted", engine__model=str(model_folder))
     ingest(Corpus(store, "c"), [str(tmp_path / "docs")], config, "first")
-    with pytest.raises(UsageError, match="no document of c matches doc_id=nobody"):
-        forget("c", config, [("doc_id", "nobody")])
+    with pytest.raises(UsageError, match="no document of c matches document=nobody, title=no one"):
+        forget("c", config, [("doc_id", "nobody"), ("title", "no one")])
     with pytest.raises(UsageError, match="document=PATTERN, source=PATTERN, title=PATTERN"):
         forget("c", config, [("author", "x")])

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import memagent
+from tests.support.hostile import pdf
 from tests.support.pages import HERE, ROOT
 
 HEAVY = ("ray", "torch", "vllm", "deepspeed", "prefect", "pyarrow", "deltalake", "transformers", "matplotlib")
@@ -33,7 +35,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
 
 
 def test_both_ways_to_start_say_the_version():
-    for start in (("-m", "memagent"), ("-m", "memagent")):
+    for start in (("-m", "memagent"), (str(Path(sys.executable).with_name("memagent")),)):
         done = run(*start, "--version")
         assert (done.returncode, done.stdout) == (0, f"memagent {memagent.__version__}\n"), done.stderr
 
@@ -60,6 +62,31 @@ def test_a_command_that_is_terminated_stops_and_goes_on_when_it_is_repeated(tmp_
     assert said[-1] == "memagent: stopped; run the same command to continue\n" and "Traceback" not in "".join(said)
     done = run("-m", "memagent", *command)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_watch_goes_on_without_documents_and_asks_when_there_are_some(tmp_path):
+    folder, good = tmp_path / "docs", pdf("The access code of heron-gate is 7312.")
+    folder.mkdir()
+    command = ["ask", str(folder), "-q", "What is the code?", "--watch", "--engine", "scripted"]
+    command += ["--model", str(ROOT / "memagent" / "nano" / "sft"), "--store", str(tmp_path / "store")]
+    call = [sys.executable, "-m", "memagent", *command]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT) as watching:
+        assert watching.stdout is not None
+        said = iter(watching.stdout)
+        next(line for line in said if "Ctrl-C ends it" in line)
+        (folder / "a.pdf").write_bytes(good[:200])
+        next(line for line in said if "sources that could not be read: 1" in line and "waiting for files" in line)
+        (folder / "a.pdf").write_bytes(good)
+        next(line for line in said if line.startswith("a.pdf\t"))
+        (folder / "a.pdf").write_bytes(good[:100])
+        next(line for line in said if "without an answer: " in line)
+        (folder / "a.pdf").rename(folder / "c.pdf")
+        next(line for line in said if "their files are gone: 1" in line and "waiting for files" in line)
+        (folder / "b.txt").write_text("The access code of otter-gate is 4711.")
+        next(line for line in said if line.startswith("b.txt\t"))
+        watching.terminate()
+        assert "Traceback" not in "".join(said)
+    assert watching.returncode in (0, 128 + signal.SIGTERM)  # it waited for files, or finished the run
 
 
 def test_a_shell_can_complete_commands():
