@@ -71,7 +71,7 @@ def promoted_as_independent(seed: int, plan: Planned) -> bool:
     """Decide as if questions were independent: better with a two-sided p below 5%, as the first version did."""
     drawn = differences(np.random.default_rng([SEED, seed]), plan).ravel()
     test = paired(list(np.maximum(drawn, 0)), list(np.maximum(-drawn, 0)))
-    return test.difference > 0 and test.p < 0.05
+    return test["difference"] > 0 and test["p"] < 0.05
 
 
 def any_promoted(seed: int, plan: Planned, candidates: int, spending: bool = True) -> bool:

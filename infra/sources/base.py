@@ -243,7 +243,8 @@ def raised(text: str, before: str) -> str:
     if _FORMULA.fullmatch(text) and (after_number or (last.isalpha() and any(map(str.isalpha, said)))):
         return f"^({said}){behind}"
     is_power = _POWER.fullmatch(text) or (last == ")" and len(said) == 1 and said.isalpha())
-    return f"^{said}{behind}" if is_power and after_number else text
+    is_mark = said[:1].isdigit() and last.isdigit()  # of a note, as 1) or 3-5
+    return f"^{said}{behind}" if is_mark or (is_power and after_number) else text
 
 
 _ESCAPE = re.compile(r"%(?=[0-9A-Fa-f]{2})")

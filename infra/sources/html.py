@@ -52,11 +52,7 @@ _STRUCK = re.compile(r"<(/?)(s|strike)(?=[\s/>])", re.I)
 
 
 def parse_html(
-    stream: BinaryIO,
-    request: ParseRequest,
-    *,
-    is_static: bool = False,
-    styles: Sequence[StyleRule] = (),
+    stream: BinaryIO, request: ParseRequest, *, is_static: bool = False, styles: Sequence[StyleRule] = ()
 ) -> Iterator[Parsed]:
     """Yield the page's text; its ``<title>`` is the title.
 
@@ -76,11 +72,7 @@ def parse_html(
     declared = _CHARSET.search(data[:4096])
     source, encoding = decode(data, declared.group(1).decode("ascii", "replace") if declared else None)
     parser = HTMLParser(no_network=True, huge_tree=True)  # else a long text ends the page without a word
-    for pattern, known in (
-        (_DECLARATION, ""),
-        (_END_TAGS, ""),
-        (_BREAK, "<br>"),
-    ):
+    for pattern, known in ((_DECLARATION, ""), (_END_TAGS, ""), (_BREAK, "<br>")):
         source = pattern.sub(known, source)
     for pattern, known in ((_NEWER_BLOCKS, "div"), (_STRUCK, "del")):
         source = pattern.sub(partial(_renamed, known), source)
@@ -188,6 +180,8 @@ def _write_formulas(tree: Any) -> None:
             element.text = " "
             for part in element[:-1]:
                 part.tail = " choose " if element.get("linethickness") == "0" else _FORMULAS[element.tag]
+            if element.xpath("string(following-sibling::*[1])").strip()[:1].isdigit():  # not of the same number
+                element.tail = " "
 
 
 def _mark_raised_and_struck(tree: Any) -> None:
@@ -209,7 +203,8 @@ def _mark_raised_and_struck(tree: Any) -> None:
     within = set[Any]()
     for element in list(tree.iter("*")):
         given = _DECORATION.findall(element.get("style", ""))
-        if element not in within and ("line-through" in given[-1].lower() if given else element.tag == "del"):
+        is_deleted = element.tag == "del" and (not given or not element.get(WAS))  # whatever it looks like
+        if element not in within and (is_deleted or (given and "line-through" in given[-1].lower())):
             within.update(parts := list(element.iter("*")))
             for part in parts:  # each text: a mark around blocks would stand on lines of its own
                 part.text = _as_struck(part.text)
@@ -257,7 +252,8 @@ def _set_apart(element: Any) -> None:
         if said[-1:].isdigit() and behind[:1].isdigit():
             element.tail = f" {element.tail or ''}"
         return
-    if len(said.strip()) == 1 and said.strip().isalpha() and behind[:1].islower():
+    letter = said.strip().lstrip("“‘«\"'")
+    if len(letter) == 1 and letter.isalpha() and (behind[:1].islower() or behind[:2].isupper()):
         return
     if not _CLOSING.match(said) and last not in ("", *"([“‘/-"):
         element.text = f" {element.text or ''}"
@@ -334,7 +330,8 @@ def _spread(table: Any, spare: int) -> int:
                 column, spare = column + 1, spare - 1
             wide = min(max(integer(cell.get("colspan"), 1), 1), _MOST_COLUMNS)
             tall = integer(cell.get("rowspan"), 1)
-            said = " ".join(cell.itertext()).strip() if tall > 1 else ""
+            texts = cell.xpath(".//text()[not(parent::script or parent::style)]") if tall > 1 else ()
+            said = "".join(f"{'' if one.getparent().tag in _INLINE else ' '}{one}" for one in texts).strip()
             for offset in range(wide if spare >= wide else 1):
                 if tall > 1:
                     reaching[column + offset] = (tall - 1, said if not offset and len(said) <= _REPEATED else "")
@@ -368,7 +365,8 @@ _SIGN_FONT = re.compile(
 """The first font, perhaps behind its size. A browser that lacks it shows letters that mean nothing."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
-    r"vertical-align\s*:\s*(?:super|[2-9]|\d\d)|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)", re.I
+    r"vertical-align\s*:\s*(?:super|(?:text-)?top|[2-9]|\d\d|(?:1|1?\.[2-9]\d*|0\.[2-9]\d*)\s*(?:r?em|ex))|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)",
+    re.I,
 )
 """A lesser shift is for the eye."""
 _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
@@ -376,7 +374,7 @@ _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)"
-    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.-])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.\d+)\s*(?:r?em|in|cm|%))",
+    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.-])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.[1-9]\d*)\s*(?:r?em|in|cm|%))",
     re.I,
 )
 """Styles that leave room beside an element on a line: three points or more, or shares of a letter or line."""
@@ -413,6 +411,8 @@ _SPARE_CELLS = 10_000
 """Cells that merged ones may add to a page, besides as many as it has."""
 _REPEATED = 200
 """Characters of a merged cell that are said again in its other rows, and of several lines in a cell that become one."""
+_COLUMNS, _LONG_CELL = 3, 2_000
+"""Cells of a row that is hardly there for the layout, and the characters of several lines in one of these."""
 _PADDING = 8
 _MARGIN = 2
 """Characters and empty lines that an element's style may ask for: more is for the eye, or there to do harm."""
@@ -469,7 +469,8 @@ class _Table(Table):  # type: ignore[misc]
             cell.normalize_blocks()
         texts = ["\n".join(line.rstrip() for line in cell.blocks).strip("\n") for cell in cells]
         several = [text for text in texts if "\n" in text]
-        if any("\t" in text for text in texts) or max(map(len, several), default=0) > _REPEATED:
+        most = _REPEATED if len(texts) < _COLUMNS else _LONG_CELL
+        if any("\t" in text for text in texts) or max(map(len, several), default=0) > most:
             return [line for text in texts if text for line in text.split("\n")]
         joined = "\t".join(" ".join(text.split()) for text in texts).rstrip("\t")
         return [joined] if joined else []

@@ -252,16 +252,16 @@ def _meeting(calendar: str) -> str:
 def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     """Return the form of a body that is read, by what each says, and whether another one has more that matters.
 
-    It is the plainest with half of the most letters; but one with words, or marks of raised and struck text, that the
-    plain form lacks, if it has all of that one's words. One with pictures is ``multipart/related``. A plain form marks
-    what it quotes.
+    It is the plainest with half of the most letters; but one with words, marks of raised and struck text, or empty
+    cells before numbers, that the plain form lacks, if it has all of that one's words. One with pictures is
+    ``multipart/related``. A plain form marks what it quotes.
     """
     letters = {name: len("".join(_LINK.sub("", text).split())) for name, text in said.items()}
     order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
     kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
     most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
     whole = [kind for kind in kinds if 2 * letters[kind] >= most]
-    telling = [kind for kind in whole if kind != "text/plain" and re.search(r"~~\S|\d\^", said[kind])]
+    telling = [kind for kind in whole if kind != "text/plain" and _TELLING.search(said[kind])]
     if telling or whole[:1] != ["text/plain"]:
         return next(iter(telling + whole), ""), False
     words = {kind: set(_WORD.findall(_LINK.sub("", said[kind]))) for kind in whole if kind in order[:4]}
@@ -276,6 +276,7 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     return "text/plain", long or any(re.search(r"\d", "".join(one)) for one in more)
 
 
+_TELLING = re.compile(r"~~\S|\d\^|\t\t[^\t\n]*\d")
 _LINK = re.compile(r"<?https?://\S+")
 """Plain forms write out where links lead."""
 _WORD = re.compile(r"[^\W_]+")
@@ -316,5 +317,5 @@ def _from_base64(said: str) -> bytes:
 
 
 def _page(data: bytes, request: ParseRequest) -> str:
-    (page,) = parse_html(BytesIO(data), request, is_static=True)
+    (page,) = parse_html(BytesIO(data), request, is_static=not request.name.lower().endswith((".mht", ".mhtml")))
     return page.text

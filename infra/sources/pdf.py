@@ -92,9 +92,10 @@ class _Read:
                 found = _by_ocr(page, self._gets_on) if _ocr_is_there() else _Found([], [], 0)
                 self.beside["unreadable line"] += found.unknown
                 if len("".join(found.lines).replace(" ", "")) > len("".join(found.printed).replace(" ", "")):
-                    own = [" ".join(line.split()) for line in text.split("\n")]
-                    left = Counter(own) - Counter(found.printed)  # which stand in their places among the others
-                    text = "\n".join([*left.elements(), *found.lines]).strip()
+                    own = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+                    for words in found.printed:  # they stand in their places among the others
+                        own = re.sub(rf"(?<!\S){re.escape(words)}(?!\S)", "", own, count=1)
+                    text = "\n".join([*filter(str.strip, own.split("\n")), *found.lines]).strip()
                     self._by_ocr.append(index + 1)
                 elif (blank(text) and scanned) or not _ocr_is_there():
                     self._not_read.append(index + 1)

@@ -6,7 +6,8 @@ import re
 from bisect import bisect, bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, pairwise, takewhile
+from itertools import count, groupby, pairwise, takewhile
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 from unicodedata import bidirectional, category
 
@@ -43,11 +44,14 @@ _APART = 0.1
 """Share of their size by which two letters are apart that have a blank between them, or stand on each other."""
 _OVER = 0.3
 """Share of its size by which a letter reaches over the one beside it, at most; slanted ones do."""
-_PIECE, _BELOW = 40, 0.7
-"""Characters of what may stand in a gap of a longer line, at most, and how far above or below it, in its size."""
+_PIECE, _SMALL, _BELOW, _NEXT = 40, 0.9, 0.7, 0.5
+"""Characters of a line of small numbers, at most; their size, how far above or below a letter they stand, and how far
+behind it, in its size.
+"""
 _ABOVE = 0.5
 """Share of the size of letters that others are above them on one line, as small numbers are."""
 _TEXT_LINE = re.compile("[^\r\n\x02\ufffe]+[\x02\ufffe]?")
+_POWER = re.compile(r"[-−–+]?\d")
 _NUMBER = re.compile(r"[\d)][\d.,−–-]*\d")
 
 
@@ -150,7 +154,11 @@ class _Chars:
     def over(self, line: _Line) -> list[_Char]:
         """Return the characters that a line goes through, or that it stands over or under."""
         first, last = (self.page.get_index(x, line.height, 2 * _BESIDE, _BESIDE) for x in (line.left, line.right))
-        there = map(self.__getitem__, range(first, last + 1) if first is not None and last is not None else ())
+        if first is None or last is None:
+            return []
+        if first > last:  # one of them is a small number, drawn last
+            first, last = 0, self.page.count_chars() - 1
+        there = map(self.__getitem__, range(first, last + 1))
         level = (one for one in there if line.left <= one.middle <= line.right and one.place >= 0)
         return [one for one in level if abs(line.height - one.line) < one.size]
 
@@ -228,14 +236,20 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
         end = next(one for one in count(place) if one not in moved)
         inside = place > 0 and end < len(chars.text)
         kept[place] = " " if inside and abs(chars.at(place - 1).line - chars.at(end).line) < _TOUCH else "\n"
-    begun, ended = _struck(chars, lines)
-    for place in ended - moved:
-        kept[place] += "~~"
-    marks = [one for one in (*((place, "~~") for place in begun), *_raised(chars)) if one[0] not in moved]
-    for place, mark in [*values, *marks]:
-        kept[place] = mark + kept[place]
     filled = {place for place, _ in values}
-    order = _in_gaps(chars, _visual_order(chars, filled), filled | moved)
+    order = _with_small_numbers(chars, _visual_order(chars, filled), filled | moved)
+    struck, small = _struck(chars, lines) - moved, set[int]()
+    for was, one in pairwise(order[:-1]):
+        behind = was in struck and one not in struck and chars.text[one].strip()
+        if behind and (was in small or chars.at(one).size < _SMALL * chars.at(was).size):  # the line goes under it
+            small.add(one)
+            struck.add(one)
+    stretches = groupby((place for place in order[:-1] if chars.text[place].strip()), key=struck.__contains__)
+    for first, *others in (list(places) for is_struck, places in stretches if is_struck):
+        kept[first] = f"~~{kept[first]}"
+        kept[[first, *others][-1]] += "~~"
+    for place, mark in [*(one for one in _raised(chars) if one[0] not in moved), *values]:
+        kept[place] = mark + kept[place]
     for was, one in pairwise(order[:-1]):
         blanks = chars.text[was].isspace() + chars.text[one].isspace()
         if one == was + 1 or blanks == 1:
@@ -243,9 +257,9 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
         last, above = chars.at(was), chars.at(one).line - chars.at(was).line
         if blanks == 2:
             kept[one] = ""
-        elif above > _APART * last.size and (chars.text[was] + chars.text[one]).isdigit():
+        elif above > _APART * last.size and chars.text[was].isdigit() and _POWER.match(chars.text, one):
             kept[one] = f"^{kept[one]}"
-        elif chars.gap(was, one) > _APART or abs(above) > _APART * chars.at(one).size:
+        elif chars.gap(was, one) > _APART or (chars.text[was] + chars.text[one]).isdigit():
             kept[one] = f" {kept[one]}"  # small numbers beside the line are no digits of the number before them
     return "".join(kept[place] for place in order)
 
@@ -282,71 +296,62 @@ def _visual_order(chars: _Chars, filled: set[int]) -> list[int]:
     return order
 
 
-def _in_gaps(chars: _Chars, order: list[int], filled: set[int]) -> list[int]:
-    """Return an order with pieces of short lines put into the gaps of other lines, or right behind them.
+def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> list[int]:
+    """Return an order in which small numbers stand behind the letters that they are beside.
 
-    Browsers draw last what a style has moved, as small numbers, and LibreOffice first what is in a frame.
+    Browsers draw last what a style has moved, and so have it on lines of its own, or at the end of one.
     """
-    spans = (range(found.start(), found.start() + len(found[0].rstrip())) for found in _TEXT_LINE.finditer(chars.text))
-    level = sorted(
-        (chars.at(span[0]).line, span.start, span)
-        for span in spans
-        if span and chars.at(span[0]).size and chars.at(span[-1]).size and not filled.intersection(span)
-    )
-    hosts, gone, behind = set[int](), set[int](), defaultdict[int, list[int]](list)
-    rank = {place: index for index, place in enumerate(order)}
-    for height, start, span in level:
-        if len(span) > _PIECE or start in hosts:
+    lines, short = list[tuple[float, range]](), list[range]()
+    for found in _TEXT_LINE.finditer(chars.text):
+        line = range(found.start(), found.start() + len(found[0].rstrip()))
+        if not line or filled.intersection(line) or not chars.at(line[0]).size:
             continue
-        begun, ended = chars.at(span[0]), chars.at(span[-1])
-        beside = level[bisect(level, (height - begun.size,)) : bisect(level, (height + begun.size,))]
-        lines = [
-            line
-            for _, _, line in beside
-            if len(line) > len(span)
-            and gone.isdisjoint(line)
-            and chars.at(line[0]).left < ended.left
-            and begun.left < chars.at(line[-1]).right + _OVER * begun.size
-        ]
-        for line, was, piece in _moved(chars, span, lines):
-            behind[was] += sorted(rank.keys() & piece, key=rank.__getitem__)
-            hosts.add(line.start)
-            gone.update(piece)
+        short += [line] if len(line) <= _PIECE else []
+        end, most = line.stop, _SMALL * chars.at(line[0]).size
+        while (blank := chars.text.rfind(" ", line.start, end)) > 0 and 0 < chars.at(blank + 1).size < most:
+            end = blank
+        if end < line.stop and chars.at(end + 1).left < chars.at(end - 1).left:
+            short.append(range(end + 1, line.stop))
+            line = range(line.start, end)
+        lines.append((chars.at(line[0]).line, line))
+    lines.sort(key=itemgetter(0))
+    gone, behind = set[int](), defaultdict[int, list[int]](list)
+    rank = {place: index for index, place in enumerate(order)}
+    for span in sorted(short, key=lambda span: chars.at(span[0]).line):
+        for piece, end in _apart(chars, span):
+            spot = _before(chars, lines, piece)
+            if spot is not None and gone.isdisjoint(piece):
+                behind[spot] += sorted(rank.keys() & piece, key=rank.__getitem__)
+                gone.update(range(piece.start, end))
         if gone.issuperset(span):
             gone.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
+            gone.update([span.start - 1] if chars.text.endswith(" ", 0, span.start) else ())
     return [place for was in order if was not in gone for place in (was, *behind[was])]
 
 
-def _moved(chars: _Chars, span: range, lines: list[range]) -> list[tuple[range, int, range]]:
-    """Return the parts of a line that stand apart, each with the line that it belongs to and the place before it there.
-
-    Nothing: not all of them stand in gaps. Where one goes on behind a line's end, the rest of its line does so, too.
-    """
-    found, begun = list[tuple[range, int, range]](), span.start
-    drawn = [place for place in span if not chars.text[place].isspace()] if lines else []
-    for was, one in pairwise([*drawn, -1] if drawn else []):
-        if one >= 0 and chars.at(one).left - chars.at(was).right <= chars.at(was).size:
-            continue
-        piece = range(begun, one if one >= 0 else span.stop)
-        spots = ((line, spot) for line in lines if (spot := _gap(chars, line, begun, was)) is not None)
-        if (host := next(spots, None)) is None:
-            return []
-        if host[1] == host[0][-1]:
-            return [*found, (*host, range(begun, span.stop))]
-        found.append((*host, piece))
-        begun = one
-    return found
+def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:
+    """Yield the parts of a line that stand apart, and where the blanks behind each end."""
+    begun, drawn = span.start, [place for place in span if not chars.text[place].isspace()]
+    for was, one in pairwise([*drawn, -1]):
+        if one < 0 or abs(chars.at(one).left - chars.at(was).right) > chars.at(was).size:
+            yield range(begun, was + 1), one if one >= 0 else span.stop
+            begun = one
 
 
-def _gap(chars: _Chars, line: range, begun: int, ended: int) -> int | None:
-    """Return the place on a line behind which characters from a place to another stand; None: there is no room."""
-    first, last = chars.at(begun), chars.at(ended)
-    along = sorted((chars.at(place).left, place) for place in line if not chars.text[place].isspace())
-    for (_, was), (right, _) in pairwise([*along, (math.inf, -1)]):
-        left, slack = chars.at(was), _OVER * first.size
-        on_line = abs(first.line - left.line) < _BELOW * left.size and left.right < first.left + slack
-        if on_line and last.right < right + slack and (right < math.inf or first.left < left.right + slack):
-            return was
+def _before(chars: _Chars, lines: list[tuple[float, range]], piece: range) -> int | None:
+    """Return the place of the letter behind which a small number stands; None: there is none."""
+    first, last = chars.at(piece[0]), chars.at(piece[-1])
+    reach, size = 2 * first.size, max(chars.at(place).size for place in piece)
+    beside = lines[bisect(lines, first.line - reach, key=itemgetter(0)) :]
+    for _, line in takewhile(lambda one: one[0] < first.line + reach, beside):
+        along = sorted((chars.at(place).left, place) for place in line if not chars.text[place].isspace())
+        index = bisect(along, first.left, key=lambda one: chars.at(one[1]).middle) - 1
+        before = [chars.at(place) for _, place in along[max(index - 1, 0) : index + 1]]  # it may follow another one
+        large = max(before, key=lambda one: one.size, default=_NO_CHAR)
+        slack, room = _OVER * first.size, [*along, (math.inf, -1)][index + 1][0]
+        is_small = size < _SMALL * large.size and abs(first.line - large.line) < _BELOW * large.size
+        if is_small and -slack < first.left - before[-1].right < _NEXT * large.size and last.right < room + slack:
+            return along[index][1]
     return None
 
 
@@ -440,23 +445,18 @@ def _whole(lines: Iterable[_Line]) -> list[_Line]:
     return whole
 
 
-def _struck(chars: _Chars, lines: Iterable[_Line]) -> tuple[list[int], set[int]]:
-    """Return where words begin that a line goes through, above the one on which the largest stand, and their ends."""
+def _struck(chars: _Chars, lines: Iterable[_Line]) -> set[int]:
+    """Return the places of the letters that a line goes through, above the one on which the largest stand."""
     text, struck = chars.text, set[int]()
     for line in _whole(lines):
         over = chars.over(line)
-        largest = max((one for one in over if text[one.place].isalnum()), default=_NO_CHAR)
+        letters = (one for one in over if text[one.place].isalpha() or text[one.place].isdecimal())
+        largest = max(letters, key=lambda one: (one.size, one.line, one.high - one.low), default=_NO_CHAR)
         through = 0.16 * largest.size < line.height - largest.line < 0.5 * largest.size
         through &= line.thick <= _THIN or (line.thick <= _STROKE * largest.size and len(over) > 2)
         if through and largest.low < line.height < largest.high - 0.05 * largest.size:  # a root has its line on top
             struck |= {one.place for one in over if text[one.place].strip()}
-    begun, ended = list[int](), list[int]()
-    for place in sorted(struck):
-        if not ended or text[ended[-1] + 1 : place].strip():
-            begun.append(place)
-            ended.append(place)
-        ended[-1] = place
-    return begun, set(ended)
+    return struck
 
 
 def _fields(document: Any, page: Any) -> Iterator[_Field]:

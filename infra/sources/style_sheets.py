@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from infra.sources.base import counted
@@ -15,11 +15,13 @@ _KINDS = {
 }
 """Kinds of numbers in style sheets -> those of `counted`."""
 _LIST_STYLE = re.compile(r"(?<![\w-])list-style(?:-type)?\s*:([^;]*)", re.I)
-_NO_RULE = re.compile(
-    r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;"
-    r"|@media(?!\s*(?:only\s+)?(?:screen|all)\s*[,{])[^{@]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}",
-    re.DOTALL | re.I,
+_NO_RULE = re.compile(r"/\*.*?(?:\*/|\Z)|<!--|-->|@[^;{@]*;", re.DOTALL)
+_CONDITION = re.compile(
+    r"@(?:media(?!\s*(?:only\s+)?(?:screen|all)\s*[,{])|supports)[^{@]*"
+    r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+(?:\}|\Z)",
+    re.I,
 )
+"""Rules that hold on some screens, or for some readers."""
 _DECLARED = re.compile(
     r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style|float|"
     r"top|position|(?:min-)?width|(?:padding|margin)(?:-left|-right)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
@@ -120,25 +122,34 @@ def style_rules(sheets: Iterable[str], *, is_static: bool = False) -> list[Style
     clicks, and its fonts count. The numbers of lists without a class are turned off by `RESET`.
     """
     found = []
-    for block in (block for sheet in sheets for block in _NO_RULE.sub("", sheet).split("}")):
-        selectors, _, said = block.rpartition("{")
-        declared = {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}
-        if not is_static:
-            declared.pop("font", None)
-            if declared.get("display", "").lower().startswith("none"):
-                del declared["display"]
-        names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split())) if declared else ""
-        for selector in filter(None, names.split(",")):
-            parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
-            if parts and "".join(part[0] for part in parts) == own:
-                own_declared = dict(declared)
-                if not any(part[3] for part in parts) and declared.get("list-style", "").lower().startswith("none"):
-                    # To reset all lists is a habit; what sets them up again may be a selector that is not read.
-                    own_declared["list-style"] = RESET
-                named = ((part, frozenset(_NAME.findall(part[3]))) for part in parts)
-                simple = tuple(_Compound(part[2].lower(), names, bool(part[1])) for part, names in named)
-                found.append(StyleRule(simple, own != selector, own_declared))
+    for sheet in (_NO_RULE.sub("", sheet) for sheet in sheets):
+        others = _blocks("}".join(_CONDITION.findall(sheet)))
+        shown = {one for names, it in others if it.get("display", "none")[:4].lower() != "none" for one in names}
+        for names, declared in _blocks(_CONDITION.sub("", sheet)):
+            if not is_static:
+                declared.pop("font", None)
+            for selector in names:
+                parts = list(_COMPOUND.finditer(own := _BEFORE.sub("", selector)))
+                if parts and "".join(part[0] for part in parts) == own:
+                    own_declared = dict(declared)
+                    if (not is_static or selector in shown) and declared.get("display", "").lower().startswith("none"):
+                        del own_declared["display"]
+                    if not any(part[3] for part in parts) and declared.get("list-style", "").lower().startswith("none"):
+                        # To reset all lists is a habit; what sets them up again may be a selector that is not read.
+                        own_declared["list-style"] = RESET
+                    named = ((part, frozenset(_NAME.findall(part[3]))) for part in parts)
+                    simple = tuple(_Compound(part[2].lower(), names, bool(part[1])) for part, names in named)
+                    found.append(StyleRule(simple, own != selector, own_declared))
     return found
+
+
+def _blocks(sheet: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield the selectors of each block that declares something, and what it declares."""
+    for block in sheet.split("}"):
+        selectors, _, said = block.rpartition("{")
+        if declared := {name.lower(): text.strip() for name, text in _DECLARED.findall(said)}:
+            names = re.sub(r"\s*([>,])\s*", r"\1", " ".join(selectors.rpartition("{")[2].split()))
+            yield list(filter(None, names.split(","))), declared
 
 
 def apply_styles(tree: Any, rules: Iterable[StyleRule]) -> None:

@@ -118,6 +118,7 @@ def parse_rtf(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     pages |= {font: name.lower() for font, name in _RTF_SIGNS.findall(font_table_group(whole))} | _SIGN_FONTS
     numbers = {name: font for font, name in _SIGN_FONTS.items()}
     whole = _RTF_SIGN.sub(lambda it: rf"{{\f{numbers[it[2].lower()]}\uc1\u{0xF000 + int(it[1]) % 256}?}}", whole)
+    whole = whole.replace("{\\listtext\\pard", "{\\listtext")  # its tab is none of a table
     whole = _RTF_LETTERING.sub(r"{\\shptxt \1\\par}", whole)
     for switch, unused in _RTF_UNUSED.items():
         whole = whole if switch in whole else unused.sub(r"\\*\\unused", whole)
@@ -278,8 +279,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             continue
         elif word in ("v", "deleted", "mvf"):
             look.hidden = value not in _RTF_OFF
-        elif word in ("intbl", "pard"):
-            look.in_cell = word == "intbl"
+        elif word in ("intbl", "pard", "trowd"):
+            look.in_cell = word != "pard"
         elif word in ("ansicpg", "mac", "pc", "pca"):
             ansi = look.page = _known_page(f"cp{value}" if value else word)
         elif word in ("deff", "plain", "f"):
@@ -293,7 +294,6 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
         look.shift(word, value)
         if look.in_cell and word in ("par", "line", "tab"):  # a row is a line, with tabs between cells
             ended, said = True, ""
-        ended = ended and not said
         if word in _RTF_READ:
             said = _RTF_READ[word]
             # The first half of a text that is there twice is ASCII, the second one Unicode.
@@ -305,7 +305,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             look.left_out = True
         starred = False
         if said and not look.left_out and (not look.hidden or said[0] in "\n\t"):  # else lines and cells run together
-            notes.add(said, look)
+            notes.add(" " * (ended and not said.isspace()) + said, look)
+            ended = False
     return notes.text()
 
 

@@ -242,6 +242,7 @@ class _Text:
                 stacked = name == "den" and attribute(child(child(element, "fPr"), "type"), "val") == "noBar"
                 sign = " choose " if stacked else _MATH[name]
                 words.add(sign + _bracketed(own.text, part) if own.text else "")
+                words.gap = True
             elif name in ("acc", "bar"):
                 own = TextLine()
                 self._inline(part, own)

@@ -17,7 +17,7 @@ from infra.store.delta import Table
 from infra.store.location import Corpus, Store
 from infra.store.schemas import Ended, RunRow, now
 from memagent.errors import UsageError
-from memagent.evaluation.stats import PairedDict, ScoreDict
+from memagent.evaluation.stats import Paired, ScoreDict
 from memagent.quality.quality_checks import Breach
 from memagent.records import Json
 
@@ -201,7 +201,7 @@ class RunExtras(TypedDict, total=False):
     overall: ScoreDict
     against: ComparedRun
     """An evaluation: the one that it was compared with."""
-    paired: PairedDict
+    paired: Paired
     report: str
     quality: Json
     """A digest: what its new answers are like (`memagent.quality.quality_checks.Quality`)."""

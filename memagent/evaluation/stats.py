@@ -29,15 +29,17 @@ class ScoreDict(TypedDict):
     high: float
 
 
-class PairedDict(TypedDict):
-    """A `Paired` as plain data."""
+class Paired(TypedDict):
+    """Two runs on the same samples: mean of the first minus mean of the second, with its 95% interval."""
 
     difference: float
     low: float
     high: float
     p: float
+    """Two-sided: probability of a difference at least as large under random signs."""
     n: int
     better: int
+    """Samples on which the first run scores more."""
     worse: int
     method: Method
 
@@ -55,26 +57,6 @@ class Score:
     def as_dict(self) -> ScoreDict:
         """Return it as plain data."""
         return cast(ScoreDict, asdict(self))
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """Two runs on the same samples: mean of the first minus mean of the second, with its 95% interval."""
-
-    difference: float
-    low: float
-    high: float
-    p: float
-    """Two-sided: probability of a difference at least as large under random signs."""
-    n: int
-    better: int
-    """Samples on which the first run scores more."""
-    worse: int
-    method: Method
-
-    def as_dict(self) -> PairedDict:
-        """Return it as plain data."""
-        return cast(PairedDict, asdict(self))
 
 
 def mean(metric: str, values: Sequence[float | None]) -> Score:

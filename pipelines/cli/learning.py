@@ -85,7 +85,7 @@ def _run(suite: "Suite", texts: tuple[str, ...], given: Common, against: str | N
             other = evaluate(suite, replace(given, model=against).settings, texts=texts, show=show)
             failed = other["readings"]["failed"]
             summary["against"] = {"run_id": other["run_id"], "policy_id": other["policy_id"], "failed": failed}
-            summary["paired"] = compare(given.open_store(), summary["run_id"], other["run_id"]).as_dict()
+            summary["paired"] = compare(given.open_store(), summary["run_id"], other["run_id"])
     if output is not None:
         summary["report"] = str(write_evaluation(given.open_store(), summary["run_id"], output))
     out(summary) if given.json else evaluation_summary(Console(), summary)

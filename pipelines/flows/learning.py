@@ -102,7 +102,7 @@ def _publish(settings: Config, summary: RunSummary) -> RunSummary:
     # After the commit, so that receivers of the event see the scores.
     emit_event(event="memagent.policy.evaluated", resource=resource, payload=payload)
     if before is not None:
-        paired = compare(store, run_id, before).as_dict()
+        paired = compare(store, run_id, before)
         summary["against"], summary["paired"] = {"run_id": before}, paired
         if paired["difference"] < 0 and paired["p"] < NOISE:
             regression = {**payload, "before": before, "paired": paired}

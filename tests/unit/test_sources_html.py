@@ -278,7 +278,14 @@ def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
         ("<style>.o{text-decoration:line-through} .o{text-decoration:none}</style><i class=o>kept</i>", "kept"),
         ("<style>.o{text-decoration:line-through}</style><i class=o style='text-decoration:none'>kept</i>", "kept"),
         ("<style>@media print{.o{text-decoration:line-through}}</style><i class=o>kept</i>", "kept"),
-        ("<del style='text-decoration:none'>kept</del> <pre>~~~~</pre>", "kept\n~~~~"),
+        ("<s style='text-decoration:none'>kept</s> <pre>~~~~</pre>", "kept\n~~~~"),
+        ("<del style='text-decoration:none;background:pink'>not</del> liable", "~~not~~ liable"),
+        (
+            "<style>.c{vertical-align:top} .h{vertical-align:.5em}</style>$19<i class=c>99</i>, 10<i class=h>6</i>",
+            "$19^99, 10^6",
+        ),
+        ("1,200<sup>1)</sup>, 13.5<sup>2*</sup>", "1,200^1), 13.5^2*"),
+        ("<math><munderover><mo>∑</mo><mi>t</mi><mn>12</mn></munderover><mn>100</mn></math>", "∑ t 12 100"),
     ],
 )
 def test_struck_and_raised_text_is_known_by_its_style(source, said):
@@ -294,7 +301,23 @@ def test_fields_of_a_form_say_what_they_show():
     assert [line.strip() for line in page(form).splitlines() if line.strip()] == said
 
 
+def test_a_row_with_a_long_cell_of_several_lines_keeps_its_columns():
+    long = "<br>".join(["The response time is four hours, on all days of the week but on holidays."] * 4)
+    head, *rows = page(f"<table><tr><td>Service<td>Rebate<td>Price<tr><td>{long}<td><td>5,000</table>").split("\n")
+    assert head.split("\t") == ["Service", "Rebate", "Price"]
+    assert [cell[-9:] for cell in rows[0].split("\t")] == ["holidays.", "", "5,000"]
+
+
+def test_a_cell_that_reaches_down_says_its_words_again_as_they_are():
+    cell = "<td rowspan=2>Laptop 1,2<b>50</b>.00<script>x</script><p>10<sup>6</sup>"
+    lines = page(f"<table><tr>{cell}<td>net<tr><td>gross</table>").split("\n")
+    assert [line.split("\t")[0].split() for line in lines[:2]] == [["Laptop", "1,250.00", "10^6"]] * 2
+
+
 def test_words_and_numbers_are_not_torn():
+    assert page("−5<i style='margin:0 .05em'>.5</i>").strip() == "−5.5"
+    drop = "<b style='float:left'>{}</b>"
+    assert page(f"{drop.format('N')}OT valid, {drop.format('“T')}he").split() == ["NOT", "valid,", "“The"]
     page_of_spans = "<div><p><span>T</span>HIS <span>A<span>GREEMENT</span></span> of $<span>12</span>.50"
     assert page(page_of_spans).strip("\n") == "THIS AGREEMENT of $12.50"
 

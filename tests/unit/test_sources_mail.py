@@ -159,6 +159,15 @@ PLAIN, HTML_PART, PDF = (
             "~~5~~ 7, 10^6",
             0,
         ),
+        (
+            parts(
+                "alternative",
+                part("text/plain", "Item\n\nRebate\n\nPrice\n\nHelp\n\n\n\n50\n"),
+                part("text/html", "<table><tr><td>Item<td>Rebate<td>Price<tr><td>Help<td><td>50</table>"),
+            ),
+            "Item\tRebate\tPrice\nHelp\t\t50",
+            0,
+        ),
         (parts("alternative", PLAIN, part("text/html", "<p>All that was agreed.</p>")), "All that was agreed.", 0),
         (parts("alternative", part("text/plain", "~~~"), HTML_PART.replace("one", "All of it")), "All of it", 0),
         (
@@ -256,6 +265,29 @@ def test_what_a_mail_hides_and_shows_again_is_read(tmp_path):
     (tmp_path / "a.eml").write_text(mail)
     (document,) = parse(str(tmp_path / "a.eml"), "a.eml", IngestConfig())
     assert document.text.split()[-5:] == ["order", "4711", "code", "1234", "kept"]
+
+
+@pytest.mark.parametrize(
+    "sheet",
+    [
+        "@supports (-webkit-touch-callout:none) {.d{display:none}}",
+        "@media only screen and (max-width:600px) {@keyframes a{from{opacity:0}to{opacity:1}} .d{display:none}}",
+        "@media only screen and (max-width:600px) {.d{display:none}",
+        ".d{display:none} @media only screen and (min-width:600px) {.e{color:red} .d{display:table !important}}",
+    ],
+)
+def test_what_only_some_screens_hide_of_a_mail_is_read(sheet):
+    mail = f"From: a@b.c\nContent-Type: text/html\n\n<style>.x{{display:none}} {sheet}</style>"
+    mail += "<p class=d>Pay by 5 May.</p><p class=x>gone</p>"
+    (document,) = parse_eml(io.BytesIO(mail.encode()), REQUEST)
+    assert document.text.strip().endswith("Pay by 5 May.")
+
+
+def test_a_saved_page_has_what_a_click_may_show():
+    saved = b"From: a\nMIME-Version: 1.0\nContent-Type: text/html\n\n<style>.x{display:none}</style>a <i class=x>b</i>"
+    for name, words in (("a.eml", "a"), ("a.mhtml", "a b"), ("A.MHT", "a b")):
+        (document,) = parse_eml(io.BytesIO(saved), ParseRequest(name, IngestConfig()))
+        assert document.text.split("\n\n")[1].strip() == words, name
 
 
 def test_headers_may_be_in_the_encoding_of_the_text():

@@ -305,6 +305,15 @@ def test_cells_of_a_table_in_a_cell_of_rich_text_are_none_of_the_outer_row(tmp_p
     assert [" ".join(cell.split()) for cell in document.text.split("\t")][:3] == ["Party", "IBAN Limit", "1,000"]
 
 
+def test_numbers_and_lines_of_a_cell_of_rich_text_stay_in_its_column(tmp_path):
+    edges = r"\trowd\cellx2000\cellx6000\cellx9000"
+    number = r"{\listtext\pard\plain 1.\tab}\pard\plain\intbl\ls1 {\cell}"
+    lines = r"\pard\plain\intbl Net 100\par \u8722\'2d20 due\cell not\par \ldblquote final\rdblquote\cell\row"
+    document = rtf(tmp_path, f"{edges}{number}{lines}{edges}\\pard\\intbl 2.\\cell b\\cell c\\cell\\row\\pard\\par")
+    rows = [line.rstrip("\t").split("\t") for line in document.text.split("\n") if line.strip()]
+    assert rows == [["1.", "Net 100 −20 due", "not “final”"], ["2.", "b", "c"]]
+
+
 def test_powers_in_rich_text_are_no_digits_of_their_number(tmp_path):
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi 10{\super 6}, 10\super -3{}\super 4\nosupersub 1, H{\sub 2}O}")
     (document,) = parsed(tmp_path / "a.rtf")

@@ -287,20 +287,36 @@ def test_signs_that_are_drawn_after_their_line_stand_in_their_places():
     struck = parsed(f"{line} 105 703.6 21 0.7 re f", fonts, "", zapf).text
     assert struck.endswith("Cover: ✔ ~~fire~~ ✘ flood")
     raised = line.replace("flood)] TJ", "flood)] TJ /F 7 Tf 5 Ts (1) Tj 0 Ts")
-    assert parsed(raised, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood 1")
+    assert parsed(raised, fonts, "", zapf).text.endswith("Cover: ✔ fire ✘ flood1")
 
 
-def test_pieces_that_are_drawn_before_or_after_their_line_stand_in_its_gaps():
+def test_small_numbers_that_are_drawn_before_or_after_their_line_stand_behind_their_letters():
     line, other = (
         "BT /F 12 Tf 50 700 Td [(Of 10)-500( kg and)-5000( is due to CO)] TJ ET",
         "BT /F 12 Tf 50 650 Td (Next) Tj ET",
     )
-    late = "BT /F 7 Tf 81.7 705 Td (6) Tj 57 -5 Td (EUR 4,500) Tj ET"
+    late = "BT /F 7 Tf 81.7 705 Td (-6) Tj 57 -5 Td (EUR 4,500) Tj ET"
     for drawn in (f"{line} {other} {late}", f"{late} {other} {line}"):
-        lines = parsed(drawn).text.split("\n")[2:]
-        assert sorted(lines) == ["Next", "Of 10^6 kg and EUR 4,500 is due to CO"]
+        assert sorted(parsed(drawn).text.split("\n")[2:]) == ["EUR 4,500", "Next", "Of 10^-6 kg and is due to CO"]
     columns = "BT /F 12 Tf 50 700 Td (Left) Tj 200 0 Td (Right) Tj -100 0 Td (Middle) Tj ET"
     assert set(parsed(columns).text.split()) >= {"Left", "Right", "Middle"}
+    rows = "BT /F 12 Tf 50 700 Td (3 x 10) Tj 100 0 Td (18) Tj ET BT /F 12 Tf 50 670 Td (m) Tj 100 0 Td (5 x 10) Tj ET"
+    late = "BT /F 7 Tf 60.5 675 Td (2) Tj 123 0 Td (6) Tj -100 30 Td (4) Tj ET"
+    assert parsed(f"{rows} {late}").text.split("\n")[2:] == ["3 x 10^4 18", "m2 5 x 10^6"], (
+        "each has a place of its own"
+    )
+
+
+def test_lines_of_a_cell_beside_rows_stay_together():
+    cell = "BT /F 12 Tf 150 706 Td (may not raise) Tj 0 -12 Td (the fee) Tj ET"
+    rows = "BT /F 12 Tf 50 700 Td (Account) Tj 220 0 Td (4.90) Tj ET"
+    assert "may not raise\nthe fee" in parsed(f"{rows} {cell}").text
+
+
+def test_struck_words_around_a_small_number_that_is_drawn_last_are_struck_as_one():
+    words = "BT /F 12 Tf 50 700 Td [(Of 12 m)-500( and 80 EUR)] TJ ET BT /F 7 Tf 93 705 Td (2) Tj ET"
+    lines = "50 703.6 43 0.7 re f 98 703.6 70 0.7 re f"
+    assert parsed(f"{words} {lines}").text.strip().endswith("~~Of 12 m2 and 80 EUR~~")
 
 
 def test_letters_of_another_font_stand_in_their_words():

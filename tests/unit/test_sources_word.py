@@ -233,6 +233,8 @@ def test_powers_are_no_digits_of_their_number():
     body = run("10") + power.format("-") + power.format("6") + run(" m") + power.format("2") + run(" on the 1")
     assert text(paragraph(body + power.format("st"))) == "10^-6 m2 on the 1st"
     assert text(paragraph(run("10") + power.format("1") + power.format("2"))) == "10^12"
+    marks = run("1,200") + power.format("1)") + run(" in 2019") + power.format("3–5,7")
+    assert text(paragraph(marks)) == "1,200^1) in 2019^3–5,7", "marks of notes are no digits"
     assert (
         text(paragraph(run("(1.05)") + power.format("1/12") + run(" (1 + r)") + power.format("n")))
         == "(1.05)^(1/12) (1 + r)^n"
@@ -273,6 +275,8 @@ def test_equations_are_said_on_a_line():
     total = '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr>' + part("sub", "i=1") + "</m:nary>"
     assert text(paragraph(run("x = 1") + half + power + both + bare)) == "x = 1(1/2)10^(-6)(a+b)√c[d"
     assert text(paragraph(total + part("nary", part("e", "x")))) == "∑_(i=1)∫x"
+    sum_of = part("nary", part("sup", "12") + part("e", "100"))
+    assert text(paragraph(sum_of)) == "∫^12 100", "a limit is no digit of what follows"
     root = part("rad", part("deg", "3") + part("e", "8"))
     rows = part("m", part("mr", part("e", "1") + part("e", "2")) + part("mr", part("e", "3") + part("e", "4")))
     assert text(paragraph(root + part("d", part("e", rows)))) == "√(3&8)(1&2@3&4)"
