@@ -44,10 +44,11 @@ _APART = 0.1
 """Share of their size by which two letters are apart that have a blank between them, or stand on each other."""
 _OVER = 0.3
 """Share of its size by which a letter reaches over the one beside it, at most; slanted ones do."""
-_PIECE, _SMALL, _BELOW, _NEXT = 40, 0.9, 0.7, 0.5
-"""Characters of a line of small numbers, at most; their size, how far above or below a letter they stand, and how far
-behind it, in its size.
+_PIECE, _DIGITS, _SMALL, _BELOW, _NEXT = 40, 12, 0.9, 0.7, 0.5
+"""Characters of a line of small numbers, and of one of these, at most; their size, how far above or below a letter they
+stand, and how far behind it, in its size.
 """
+_WORD = re.compile(r"[^\W\d_]{3}")
 _ABOVE = 0.5
 """Share of the size of letters that others are above them on one line, as small numbers are."""
 _TEXT_LINE = re.compile("[^\r\n\x02\ufffe]+[\x02\ufffe]?")
@@ -259,7 +260,7 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
             kept[one] = ""
         elif above > _APART * last.size and chars.text[was].isdigit() and _POWER.match(chars.text, one):
             kept[one] = f"^{kept[one]}"
-        elif chars.gap(was, one) > _APART or (chars.text[was] + chars.text[one]).isdigit():
+        elif chars.gap(was, one) > _APART or (chars.text[one].isdigit() and not chars.text[was].isalpha()):
             kept[one] = f" {kept[one]}"  # small numbers beside the line are no digits of the number before them
     return "".join(kept[place] for place in order)
 
@@ -319,14 +320,21 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
     rank = {place: index for index, place in enumerate(order)}
     for span in sorted(short, key=lambda span: chars.at(span[0]).line):
         for piece, end in _apart(chars, span):
-            spot = _before(chars, lines, piece)
-            if spot is not None and gone.isdisjoint(piece):
+            is_word = len(piece) > _DIGITS or _WORD.search(chars.text, piece.start, piece.stop)
+            spot = None if is_word or not gone.isdisjoint(piece) else _before(chars, lines, piece)
+            if spot is not None:
                 behind[spot] += sorted(rank.keys() & piece, key=rank.__getitem__)
                 gone.update(range(piece.start, end))
         if gone.issuperset(span):
             gone.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
             gone.update([span.start - 1] if chars.text.endswith(" ", 0, span.start) else ())
-    return [place for was in order if was not in gone for place in (was, *behind[was])]
+
+    def with_small(place: int) -> Iterator[int]:
+        yield place
+        for one in behind[place]:  # which may have a smaller one behind it
+            yield from with_small(one)
+
+    return [place for was in order if was not in gone for place in with_small(was)]
 
 
 def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:

@@ -15,14 +15,7 @@ from infra.store.buckets import WHOLE, Bucket, are_first, buckets, first_of_each
 from infra.store.data_files import FileCommits, write_data_file
 from infra.store.delta import DataFile, Table
 from infra.store.location import Corpus
-from infra.store.schemas import (
-    DOCUMENTS,
-    QUARANTINE,
-    DocumentRow,
-    FailureRow,
-    NewDocument,
-    SourceRow,
-)
+from infra.store.schemas import DOCUMENTS, QUARANTINE, DocumentRow, FailureRow, NewDocument, SourceRow
 from memagent.errors import SourceError, UsageError
 
 _FLUSH_CHARS = 32 * 2**20

@@ -302,9 +302,13 @@ def test_small_numbers_that_are_drawn_before_or_after_their_line_stand_behind_th
     assert set(parsed(columns).text.split()) >= {"Left", "Right", "Middle"}
     rows = "BT /F 12 Tf 50 700 Td (3 x 10) Tj 100 0 Td (18) Tj ET BT /F 12 Tf 50 670 Td (m) Tj 100 0 Td (5 x 10) Tj ET"
     late = "BT /F 7 Tf 60.5 675 Td (2) Tj 123 0 Td (6) Tj -100 30 Td (4) Tj ET"
-    assert parsed(f"{rows} {late}").text.split("\n")[2:] == ["3 x 10^4 18", "m2 5 x 10^6"], (
-        "each has a place of its own"
-    )
+    assert parsed(f"{rows} {late}").text.split("\n")[2:] == ["3 x 10^4 18", "m2 5 x 10^6"], "each has its own place"
+    base, small = "BT /F 12 Tf 50 700 Td (a x) Tj ET", "BT /F 9 Tf 66.5 704 Td (k3) Tj ET"
+    smaller = "BT /F 5 Tf 76.5 707 Td (2) Tj ET"
+    said = parsed(f"{base} {other} {small} BT /F 12 Tf 50 600 Td (Last) Tj ET {smaller}").text
+    assert said.endswith("a xk3^2\nNext\nLast"), "a small one may have a smaller one"
+    note = parsed(f"{base} {other} BT /F 7 Tf 68 705 Td (It stands) Tj ET").text
+    assert note.endswith("Next\nIt stands"), "words stay where they are"
 
 
 def test_lines_of_a_cell_beside_rows_stay_together():
