@@ -145,12 +145,7 @@ def sample(
 
 
 def write(
-    corpus: Corpus,
-    config: Config,
-    index: CorpusIndex,
-    options: HarvestOptions,
-    run_id: str,
-    recorder: Recorder,
+    corpus: Corpus, config: Config, index: CorpusIndex, options: HarvestOptions, run_id: str, recorder: Recorder
 ) -> tuple[list[Qa], Counter[str]]:
     """Have the model write questions from segments that have none yet; return rows, and refusals by reason."""
     store, reader = corpus.store, ReaderSpec(config)

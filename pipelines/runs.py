@@ -128,12 +128,7 @@ def run_answers(corpus: Corpus, plan_rows: Sequence[PlannedReading]) -> dict[str
 
 
 def finish(
-    reading: ReadingPass,
-    kind: str,
-    started: datetime,
-    plan: Plan,
-    result: PassResult,
-    extra: RunExtras,
+    reading: ReadingPass, kind: str, started: datetime, plan: Plan, result: PassResult, extra: RunExtras
 ) -> RunSummary:
     """Close a run: compact its turn log and its tables, judge and write its row, and return its summary."""
     corpus, run_id = reading.corpus, reading.run_id

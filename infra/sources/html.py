@@ -253,7 +253,7 @@ def _set_apart(element: Any) -> None:
             element.tail = f" {element.tail or ''}"
         return
     letter = said.strip().lstrip("“‘«\"'")
-    if len(letter) == 1 and letter.isalpha() and (behind[:1].islower() or behind[:2].isupper()):
+    if len(letter) == 1 and letter.isalpha() and behind[:1].islower():
         return
     if not _CLOSING.match(said) and last not in ("", *"([“‘/-"):
         element.text = f" {element.text or ''}"
@@ -330,8 +330,7 @@ def _spread(table: Any, spare: int) -> int:
                 column, spare = column + 1, spare - 1
             wide = min(max(integer(cell.get("colspan"), 1), 1), _MOST_COLUMNS)
             tall = integer(cell.get("rowspan"), 1)
-            texts = cell.xpath(".//text()[not(parent::script or parent::style)]") if tall > 1 else ()
-            said = "".join(f"{'' if one.getparent().tag in _INLINE else ' '}{one}" for one in texts).strip()
+            said = _words(cell) if tall > 1 else ""
             for offset in range(wide if spare >= wide else 1):
                 if tall > 1:
                     reaching[column + offset] = (tall - 1, said if not offset and len(said) <= _REPEATED else "")
@@ -343,6 +342,18 @@ def _spread(table: Any, spare: int) -> int:
             row.append(_from_above(row, column, reaching))
             column, spare = column + 1, spare - 1
     return spare
+
+
+def _words(cell: Any) -> str:
+    """Return the words of a cell on a line."""
+    from lxml.etree import iterwalk
+
+    said = list[str]()
+    for event, one in iterwalk(cell, events=("start", "end", "comment")):
+        said += [" "] if isinstance(one.tag, str) and one.tag not in _INLINE and ":" not in one.tag else []
+        said += [one.text or ""] if event == "start" and one.tag not in ("script", "style") else []
+        said += [one.tail or ""] if event != "start" and one is not cell else []
+    return " ".join("".join(said).split())
 
 
 def _from_above(row: Any, column: int, reaching: dict[int, tuple[int, str]]) -> Any:
@@ -469,7 +480,7 @@ class _Table(Table):  # type: ignore[misc]
             cell.normalize_blocks()
         texts = ["\n".join(line.rstrip() for line in cell.blocks).strip("\n") for cell in cells]
         several = [text for text in texts if "\n" in text]
-        most = _REPEATED if len(texts) < _COLUMNS else _LONG_CELL
+        most = _LONG_CELL if len(texts) >= _COLUMNS and sum(map(bool, texts)) > 1 else _REPEATED
         if any("\t" in text for text in texts) or max(map(len, several), default=0) > most:
             return [line for text in texts if text for line in text.split("\n")]
         joined = "\t".join(" ".join(text.split()) for text in texts).rstrip("\t")

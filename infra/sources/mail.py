@@ -261,13 +261,13 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
     most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
     whole = [kind for kind in kinds if 2 * letters[kind] >= most]
-    telling = [kind for kind in whole if kind != "text/plain" and _TELLING.search(said[kind])]
+    telling = [kind for kind in whole if kind != "text/plain" and re.search(r"~~\S|\d\^", said[kind])]
     if telling or whole[:1] != ["text/plain"]:
         return next(iter(telling + whole), ""), False
     words = {kind: set(_WORD.findall(_LINK.sub("", said[kind]))) for kind in whole if kind in order[:4]}
     plain, is_quoting = words.pop("text/plain"), re.search(r"(?m)^ ?>", said["text/plain"])
     for kind, others in words.items():
-        if others > plain and not is_quoting:
+        if not is_quoting and (others > plain or (others == plain and _EMPTY_CELL.search(said[kind]))):
             return kind, False
     more = [others - plain for others in words.values()]
     # A plain form that shares few words with another may only say that the text is there.
@@ -276,7 +276,7 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     return "text/plain", long or any(re.search(r"\d", "".join(one)) for one in more)
 
 
-_TELLING = re.compile(r"~~\S|\d\^|\t\t[^\t\n]*\d")
+_EMPTY_CELL = re.compile(r"\t\t[^\t\n]*\d")
 _LINK = re.compile(r"<?https?://\S+")
 """Plain forms write out where links lead."""
 _WORD = re.compile(r"[^\W_]+")

@@ -261,6 +261,8 @@ def _by_ocr(page: Any, gets_on: Callable[[], object]) -> _Found:
             exact = " ".join(text.get_text_bounded(*place).split())
             if len(exact.replace(" ", "")) == len(words.replace(" ", "")):
                 printed.append(words := exact)  # of the same letters these are exact
+            elif exact and exact.replace(" ", "") in words.replace(" ", ""):
+                printed.append(exact)  # which was typed behind words of the picture
             rows[-1].append((left, words))
         lines += [clean(" ".join(words for _, words in sorted(row))) for row in rows]
         unknown += len(found) - len(known)

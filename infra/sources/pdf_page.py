@@ -44,11 +44,12 @@ _APART = 0.1
 """Share of their size by which two letters are apart that have a blank between them, or stand on each other."""
 _OVER = 0.3
 """Share of its size by which a letter reaches over the one beside it, at most; slanted ones do."""
-_PIECE, _DIGITS, _SMALL, _BELOW, _NEXT = 40, 12, 0.9, 0.7, 0.5
-"""Characters of a line of small numbers, and of one of these, at most; their size, how far above or below a letter they
-stand, and how far behind it, in its size.
+_PIECE, _SMALL, _BELOW, _NEXT = 40, 0.9, 0.7, 0.5
+"""Characters of a line of small numbers, at most; their size, how far above or below a letter they stand, and how far
+behind it, in its size.
 """
-_WORD = re.compile(r"[^\W\d_]{3}")
+_MARK = re.compile(r"[(\[]?[-−–+]?(?:\d{1,3}|[^\W\d_]{1,2})(?:[-−–+,;/]?\w{1,2})?[-−–+]?[)\]*]?|[*†‡§¶]{1,3}")
+"""A small number: what stands above or below a letter, and is no amount, date or word."""
 _ABOVE = 0.5
 """Share of the size of letters that others are above them on one line, as small numbers are."""
 _TEXT_LINE = re.compile("[^\r\n\x02\ufffe]+[\x02\ufffe]?")
@@ -157,8 +158,8 @@ class _Chars:
         first, last = (self.page.get_index(x, line.height, 2 * _BESIDE, _BESIDE) for x in (line.left, line.right))
         if first is None or last is None:
             return []
-        if first > last:  # one of them is a small number, drawn last
-            first, last = 0, self.page.count_chars() - 1
+        if first > last or any(self.text[self[end].place].isspace() for end in (first, last)):
+            first, last = 0, self.page.count_chars() - 1  # one of them may be a small number, drawn last
         there = map(self.__getitem__, range(first, last + 1))
         level = (one for one in there if line.left <= one.middle <= line.right and one.place >= 0)
         return [one for one in level if abs(line.height - one.line) < one.size]
@@ -260,7 +261,11 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
             kept[one] = ""
         elif above > _APART * last.size and chars.text[was].isdigit() and _POWER.match(chars.text, one):
             kept[one] = f"^{kept[one]}"
-        elif chars.gap(was, one) > _APART or (chars.text[one].isdigit() and not chars.text[was].isalpha()):
+        elif (
+            chars.gap(was, one) > _APART
+            or chars.text[one - 1 : one] in ("\r", "\n")
+            or (chars.text[one].isdigit() and not chars.text[was].isalpha())
+        ):
             kept[one] = f" {kept[one]}"  # small numbers beside the line are no digits of the number before them
     return "".join(kept[place] for place in order)
 
@@ -316,25 +321,26 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
             line = range(line.start, end)
         lines.append((chars.at(line[0]).line, line))
     lines.sort(key=itemgetter(0))
-    gone, behind = set[int](), defaultdict[int, list[int]](list)
+    gone, blanks, behind = set[int](), set[int](), defaultdict[int, list[int]](list)
     rank = {place: index for index, place in enumerate(order)}
     for span in sorted(short, key=lambda span: chars.at(span[0]).line):
         for piece, end in _apart(chars, span):
-            is_word = len(piece) > _DIGITS or _WORD.search(chars.text, piece.start, piece.stop)
-            spot = None if is_word or not gone.isdisjoint(piece) else _before(chars, lines, piece)
+            is_mark = gone.isdisjoint(piece) and _MARK.fullmatch(chars.text, piece.start, piece.stop)
+            spot = _before(chars, lines, piece) if is_mark else None
             if spot is not None:
                 behind[spot] += sorted(rank.keys() & piece, key=rank.__getitem__)
-                gone.update(range(piece.start, end))
-        if gone.issuperset(span):
-            gone.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
-            gone.update([span.start - 1] if chars.text.endswith(" ", 0, span.start) else ())
+                gone.update(piece)
+                blanks.update(range(piece.stop, end))
+        if gone | blanks >= set(span):
+            blanks.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
+            blanks.update([span.start - 1] if chars.text.endswith(" ", 0, span.start) else ())
 
     def with_small(place: int) -> Iterator[int]:
         yield place
         for one in behind[place]:  # which may have a smaller one behind it
             yield from with_small(one)
 
-    return [place for was in order if was not in gone for place in with_small(was)]
+    return [place for was in order if was not in gone for place in with_small(was) if place not in blanks]
 
 
 def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:
@@ -347,7 +353,7 @@ def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:
 
 
 def _before(chars: _Chars, lines: list[tuple[float, range]], piece: range) -> int | None:
-    """Return the place of the letter behind which a small number stands; None: there is none."""
+    """Return the place behind which a small number stands: a letter, or what is before a line; None: there is none."""
     first, last = chars.at(piece[0]), chars.at(piece[-1])
     reach, size = 2 * first.size, max(chars.at(place).size for place in piece)
     beside = lines[bisect(lines, first.line - reach, key=itemgetter(0)) :]
@@ -357,7 +363,11 @@ def _before(chars: _Chars, lines: list[tuple[float, range]], piece: range) -> in
         before = [chars.at(place) for _, place in along[max(index - 1, 0) : index + 1]]  # it may follow another one
         large = max(before, key=lambda one: one.size, default=_NO_CHAR)
         slack, room = _OVER * first.size, [*along, (math.inf, -1)][index + 1][0]
-        is_small = size < _SMALL * large.size and abs(first.line - large.line) < _BELOW * large.size
+        begins = chars.at(along[0][1])
+        if index < 0 and line.start and size < _SMALL * begins.size and first.line > begins.line + _APART * begins.size:
+            return line.start - 1 if 0 < room - last.left < begins.size else None
+        shift = abs(first.line - large.line)
+        is_small = size < _SMALL * large.size and _APART * large.size < shift < _BELOW * large.size
         if is_small and -slack < first.left - before[-1].right < _NEXT * large.size and last.right < room + slack:
             return along[index][1]
     return None

@@ -22,6 +22,7 @@ _CONDITION = re.compile(
     re.I,
 )
 """Rules that hold on some screens, or for some readers."""
+_LARGE = re.compile(r"@media(?![^{]*(?:max-|print))[^{]*min-width", re.I)
 _DECLARED = re.compile(
     r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style|float|"
     r"top|position|(?:min-)?width|(?:padding|margin)(?:-left|-right)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
@@ -121,10 +122,12 @@ def style_rules(sheets: Iterable[str], *, is_static: bool = False) -> list[Style
     Elements that a page hides are read, since a click may show them; a mail or book (`is_static`) has no
     clicks, and its fonts count. The numbers of lists without a class are turned off by `RESET`.
     """
-    found = []
-    for sheet in (_NO_RULE.sub("", sheet) for sheet in sheets):
-        others = _blocks("}".join(_CONDITION.findall(sheet)))
-        shown = {one for names, it in others if it.get("display", "none")[:4].lower() != "none" for one in names}
+    found, read = [], [_NO_RULE.sub("", sheet) for sheet in sheets]
+    conditions = (one for sheet in read for one in _CONDITION.findall(sheet) if _LARGE.match(one))
+    # What small screens hide is shown on large ones.
+    blocks = (names for one in conditions for names, it in _blocks(one) if it.get("display", "none")[:4] != "none")
+    shown = {name for names in blocks for name in names}
+    for sheet in read:
         for names, declared in _blocks(_CONDITION.sub("", sheet)):
             if not is_static:
                 declared.pop("font", None)

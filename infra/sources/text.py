@@ -198,6 +198,8 @@ class _Notes:
         self._line, self._notes = TextLine(), list[TextLine]()
         self._level = 0
         """Of the group of the note that is open; 0: none is."""
+        self.ended = False
+        """Whether a paragraph of a cell has ended, and another one may follow on the line."""
 
     def begin(self, label: str, level: int) -> None:
         if not self._level:
@@ -210,6 +212,8 @@ class _Notes:
 
     def add(self, said: str, look: "_Look") -> None:
         line = self._notes[-1] if self._level else self._line
+        if said and line is self._line:
+            said, self.ended = " " * (self.ended and not said.isspace()) + said, False
         line.add(said, above=look.above, below=look.below, struck=look.struck)
         if not self._level and said.endswith("\n"):
             self._line.add("".join(f"{note}\n" for note in self._written()))
@@ -253,20 +257,20 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
 
     ansi = "cp1252"
     default = "0"  # a font, also where no `deff` names it
-    starred, skip, ended = False, 0, False  # a paragraph of a cell
+    starred, skip = False, 0
     look, groups, letters, notes = _Look(ansi), list[_Look](), bytearray(), _Notes()
     for found in _RTF.finditer(source + "}"):
         mark, (word, value, escaped, char) = found.group(), found.groups("")
         if escaped or mark[0] not in "\\{}":
             # The two bytes of a letter may be an escape and an ASCII character.
             data = bytes.fromhex(escaped) or mark.encode("latin-1").translate(None, b"\r\n")
+            data = data.replace(b"\t", b" ") if look.in_cell else data
             letters += data[skip:] if not look.hidden and not look.left_out else b""
             skip = max(0, skip - len(data))
             continue
         if letters:
             text = letters.decode("latin-1" if look.page in SIGN_FONTS else look.page, "replace")
-            notes.add(" " * ended + glyphs(text, look.page), look)
-            ended = ended and not text
+            notes.add(glyphs(text, look.page), look)
             letters.clear()
         skip, said = 0, specialchars.get(word or char, "")
         if mark == "{":
@@ -279,8 +283,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             continue
         elif word in ("v", "deleted", "mvf"):
             look.hidden = value not in _RTF_OFF
-        elif word in ("intbl", "pard", "trowd"):
-            look.in_cell = word != "pard"
+        elif word in ("intbl", "pard", "trowd", "row"):
+            look.in_cell = word in ("intbl", "trowd")
         elif word in ("ansicpg", "mac", "pc", "pca"):
             ansi = look.page = _known_page(f"cp{value}" if value else word)
         elif word in ("deff", "plain", "f"):
@@ -292,8 +296,10 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), look.substitutes
             said = glyphs(said, look.page)
         look.shift(word, value)
-        if look.in_cell and word in ("par", "line", "tab"):  # a row is a line, with tabs between cells
-            ended, said = True, ""
+        if look.in_cell and (
+            word in ("par", "line", "tab") or char in ("\r", "\n")
+        ):  # a row is a line, with tabs between cells
+            notes.ended, said = True, ""
         if word in _RTF_READ:
             said = _RTF_READ[word]
             # The first half of a text that is there twice is ASCII, the second one Unicode.
@@ -305,8 +311,7 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             look.left_out = True
         starred = False
         if said and not look.left_out and (not look.hidden or said[0] in "\n\t"):  # else lines and cells run together
-            notes.add(" " * (ended and not said.isspace()) + said, look)
-            ended = False
+            notes.add(said, look)
     return notes.text()
 
 

@@ -109,13 +109,7 @@ class Prompts:
     """A template compiled for one tokenizer, layout and set of options."""
 
     def __init__(
-        self,
-        template: Template,
-        tokenizer: Tokenizer,
-        layout: Layout,
-        *,
-        gate: bool = False,
-        early_exit: bool = False,
+        self, template: Template, tokenizer: Tokenizer, layout: Layout, *, gate: bool = False, early_exit: bool = False
     ) -> None:
         """Compile.
 

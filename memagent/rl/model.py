@@ -121,12 +121,7 @@ class PolicyModel(nn.Module):
         self.model = model
 
     def forward(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        blocks: Sequence[Sequence[int]],
-        targets: Tensor,
-        temperature: float = 1.0,
+        self, ids: Tensor, positions: Tensor, blocks: Sequence[Sequence[int]], targets: Tensor, temperature: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         """Score response tokens.
 

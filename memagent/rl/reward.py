@@ -130,14 +130,7 @@ RewardFunction = Callable[[Answered], float]
 FUNCTIONS: Registry[RewardFunction] = Registry(
     "memagent.rewards",
     "reward function",
-    {
-        "exact": exact,
-        "contains": contains,
-        "f1": token_f1,
-        "abstention": abstention,
-        "task": by_task,
-        "format": formed,
-    },
+    {"exact": exact, "contains": contains, "f1": token_f1, "abstention": abstention, "task": by_task, "format": formed},
 )
 
 

@@ -30,16 +30,7 @@ from memagent.reading.evidence import says
 from memagent.reading.segmenting import segments
 from memagent.reading.tokens import Tokenizer
 from memagent.records import Segment, text_hash
-from memagent.rl.dataset import (
-    Cut,
-    DatasetRequest,
-    DatasetSplits,
-    LoggedReading,
-    Task,
-    make_task,
-    nothing,
-    window,
-)
+from memagent.rl.dataset import Cut, DatasetRequest, DatasetSplits, LoggedReading, Task, make_task, nothing, window
 
 _DRAWS_A_ROW = 10
 """Draws for each distractor: some texts offer few segments that do not answer the question."""
@@ -372,8 +363,7 @@ def needles(request: DatasetRequest) -> DatasetSplits:
     """Make the needle datasets: nine tenths of the texts for training, the others for validation."""
     train, validation = halves(request.texts())
     return DatasetSplits(
-        NeedleDataset(request.cut, train, request.seed),
-        NeedleDataset(request.cut, validation, request.validation_seed),
+        NeedleDataset(request.cut, train, request.seed), NeedleDataset(request.cut, validation, request.validation_seed)
     )
 
 

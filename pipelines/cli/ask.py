@@ -17,16 +17,7 @@ from rich.text import Text
 from memagent.config import Config
 from memagent.errors import UsageError
 from pipelines.cli.live import Display, answer_cells
-from pipelines.cli.options import (
-    Common,
-    CorpusArgument,
-    OpenOption,
-    display,
-    finish,
-    open_report,
-    show_held,
-    takes,
-)
+from pipelines.cli.options import Common, CorpusArgument, OpenOption, display, finish, open_report, show_held, takes
 from pipelines.views.formatting import exit_status, number, unanswered
 
 if TYPE_CHECKING:

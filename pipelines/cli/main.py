@@ -26,11 +26,7 @@ from pipelines.cli.web import mcp, metrics, review, serve
 from pipelines.views.formatting import EXIT_STATUS, status_of
 
 _INTERRUPTED = 130
-app = typer.Typer(
-    name="memagent",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="memagent", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:

@@ -95,17 +95,7 @@ class Common:
 
 Command = Callable[..., None]
 OptionName = Literal[
-    "model",
-    "engine",
-    "parallel_spans",
-    "dry_run",
-    "wait",
-    "budget",
-    "max_failed",
-    "force",
-    "json",
-    "answers",
-    "run_id",
+    "model", "engine", "parallel_spans", "dry_run", "wait", "budget", "max_failed", "force", "json", "answers", "run_id"
 ]
 
 

@@ -35,8 +35,7 @@ CheckOption = Annotated[
 ]
 
 PromotionOption = Annotated[
-    list[str] | None,
-    typer.Option("--promotion", help="Compare on a .jsonl or .parquet file of questions and answers."),
+    list[str] | None, typer.Option("--promotion", help="Compare on a .jsonl or .parquet file of questions and answers.")
 ]
 ColumnsOption = Annotated[
     list[str] | None, typer.Option("--columns", help="Name the files' columns: question=NAME, text=NAME, answers=NAME.")
@@ -230,10 +229,7 @@ def _model(store: "Store", argument: str) -> str:
 
 
 def promotion_spec(
-    check: list[str] | None,
-    corpora: list[str] | None,
-    data: list[str] | None = None,
-    columns: list[str] | None = None,
+    check: list[str] | None, corpora: list[str] | None, data: list[str] | None = None, columns: list[str] | None = None
 ) -> "PromotionSpec":
     """Return the promotion check that the options configure; lists are separated by commas."""
     from memagent.config import validate

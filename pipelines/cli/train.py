@@ -29,12 +29,10 @@ ModelOption = Annotated[
     str | None, typer.Option(help="Start from this model or policy version; default: the recipe's.")
 ]
 DataOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Train on qa, qa:CORPUS, needles or contracts=FOLDER; repeat to mix."),
+    list[str] | None, typer.Option(help="Train on qa, qa:CORPUS, needles or contracts=FOLDER; repeat to mix.")
 ]
 DatasetOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Train on a .jsonl or .parquet file of questions, texts and answers."),
+    list[str] | None, typer.Option(help="Train on a .jsonl or .parquet file of questions, texts and answers.")
 ]
 ValidationOption = Annotated[str, typer.Option(help="Choose the best weights by this file.")]
 PromotionOption = Annotated[str, typer.Option(help="Compare the candidate on this file.")]

@@ -62,10 +62,7 @@ def serve_all(store: str, plan: ServingPlan) -> None:
     digests = _schedules("digest-corpus/nightly", plan.cron, "0 2 * * *", plan.timezone)
     print(f"nightly digest: {', '.join(map(_shown, digests)) or 'not scheduled'}", flush=True)
     nightly = digest_corpus.to_deployment(
-        "nightly",
-        schedules=digests,
-        parameters={"corpus": EVERY, **common},
-        concurrency_limit=1,
+        "nightly", schedules=digests, parameters={"corpus": EVERY, **common}, concurrency_limit=1
     )
     bulk = answer_archive.to_deployment("bulk", parameters=common, concurrency_limit=1)
     scores = evaluate_policy.to_deployment(

@@ -148,11 +148,7 @@ def export_qa(corpus: Corpus, path: Path, format: str | None = None) -> int:
 
 
 def import_qa(
-    corpus: Corpus,
-    path: Path,
-    run_id: str | None = None,
-    columns: Columns | None = None,
-    format: str | None = None,
+    corpus: Corpus, path: Path, run_id: str | None = None, columns: Columns | None = None, format: str | None = None
 ) -> Json:
     """Import the rows of a Parquet or JSON lines file as gold and their texts as documents; return the run's summary.
 

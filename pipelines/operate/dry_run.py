@@ -151,9 +151,7 @@ def _by_size(reader: ReaderSpec, config: Config) -> Pace:
     tokens = reader.reading.segment_tokens + 2 * reader.reading.memory_tokens
     rate = flops / (2 * size * tokens) * config.pool.max_size
     return Pace(
-        rate,
-        0.0,
-        f"the model's {size / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate",
+        rate, 0.0, f"the model's {size / 1e6:.0f}M parameters, within a factor of three; a first run gives the rate"
     )
 
 

@@ -44,11 +44,7 @@ class OptimizeSummary(TypedDict):
 
 
 def optimize(
-    name: str,
-    config: Config,
-    *,
-    retention_days: float = RETENTION_DAYS,
-    show: Progress | None = None,
+    name: str, config: Config, *, retention_days: float = RETENTION_DAYS, show: Progress | None = None
 ) -> OptimizeSummary:
     """Compact the files of a corpus.
 

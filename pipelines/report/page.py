@@ -100,9 +100,7 @@ def _facts(run: ReportedRun, rows: list[ReportRow], failures: list[FailureRow]) 
             "bad" if failed else "",
         ),
         KeyFigure(
-            "Checked by people",
-            number(sum(row.review is not None for row in rows)),
-            f"{number(corrected)} corrected",
+            "Checked by people", number(sum(row.review is not None for row in rows)), f"{number(corrected)} corrected"
         ),
         KeyFigure("Time", duration(seconds), f"{number(segments)} parts of documents{speed}"),
     ]

@@ -23,11 +23,7 @@ from pipelines.views.formatting import duration, number, percent, plain
 _LAST_STEPS = 20
 _SCORES = {"reward": ".3f", "strict": ".1%", "lenient": ".1%"}
 _NONE = "–"
-_TITLES = {
-    "learning-curves": "Learning",
-    "health-curves": "Health",
-    "time-curves": "Time",
-}
+_TITLES = {"learning-curves": "Learning", "health-curves": "Health", "time-curves": "Time"}
 _NOTES = {
     "learning-curves": "Rollouts are sampled, from new tasks every step; validations are greedy, on the same tasks; "
     "bars are 95% intervals. Reward is what training optimises, with penalties in rollouts; strict is exact match, "

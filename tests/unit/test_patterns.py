@@ -79,7 +79,7 @@ HOSTILE = {
     "notes in a style sheet": (style_sheets._NO_RULE.findall, "{}", "/* "),
     "rules of a style sheet for others": (style_sheets._CONDITION.findall, "{}", "@media{a{} "),
     "conditions of a style sheet": (style_sheets._CONDITION.findall, "@media x {{{}", "{a{} "),
-    "cells before numbers": (mail._TELLING.findall, "{}", "\t\t"),
+    "cells before numbers": (mail._EMPTY_CELL.findall, "{}", "\t\t"),
     "words that a style writes": (style_sheets._CONTENT.findall, "'{}", "\\a"),
     "an encoding and blanks": (
         lambda text: mail._SPACED.sub(b"", text.encode()),

@@ -314,10 +314,21 @@ def test_a_cell_that_reaches_down_says_its_words_again_as_they_are():
     assert [line.split("\t")[0].split() for line in lines[:2]] == [["Laptop", "1,250.00", "10^6"]] * 2
 
 
+def test_paragraphs_of_a_cell_that_reaches_down_stay_apart():
+    cell = "<td rowspan=2><p><b>Deposit 1,000</b></p><p><b>200</b><br><b>due</b></p>$<!-- -->1<!-- -->.50"
+    lines = page(f"<table><tr>{cell}<td>net<tr><td>gross</table>").split("\n")
+    assert lines[1] == "Deposit 1,000 200 due $1.50\tgross"
+
+
+def test_a_letter_in_a_row_for_the_layout_keeps_its_lines():
+    letter = "<p>Are you liable for losses of our clients in the year 2026, as the contract says?<p>No.<p>" + "x " * 99
+    assert "\n\nNo." in page(f"<table><tr><td>&nbsp;<td>{letter}<td>&nbsp;</table>")
+
+
 def test_words_and_numbers_are_not_torn():
     assert page("−5<i style='margin:0 .05em'>.5</i>").strip() == "−5.5"
     drop = "<b style='float:left'>{}</b>"
-    assert page(f"{drop.format('N')}OT valid, {drop.format('“T')}he").split() == ["NOT", "valid,", "“The"]
+    assert page(f"{drop.format('“T')}he, {drop.format('I')}GENERAL").split() == ["“The,", "I", "GENERAL"]
     page_of_spans = "<div><p><span>T</span>HIS <span>A<span>GREEMENT</span></span> of $<span>12</span>.50"
     assert page(page_of_spans).strip("\n") == "THIS AGREEMENT of $12.50"
 

@@ -168,6 +168,15 @@ PLAIN, HTML_PART, PDF = (
             "Item\tRebate\tPrice\nHelp\t\t50",
             0,
         ),
+        (
+            parts(
+                "alternative",
+                part("text/plain", "Order 4711. It cannot be cancelled."),
+                part("text/html", "<table><tr><td>Order<td><td>4711.</table> Thanks"),
+            ),
+            "Order 4711. It cannot be cancelled.",
+            0,
+        ),
         (parts("alternative", PLAIN, part("text/html", "<p>All that was agreed.</p>")), "All that was agreed.", 0),
         (parts("alternative", part("text/plain", "~~~"), HTML_PART.replace("one", "All of it")), "All of it", 0),
         (
@@ -281,6 +290,21 @@ def test_what_only_some_screens_hide_of_a_mail_is_read(sheet):
     mail += "<p class=d>Pay by 5 May.</p><p class=x>gone</p>"
     (document,) = parse_eml(io.BytesIO(mail.encode()), REQUEST)
     assert document.text.strip().endswith("Pay by 5 May.")
+
+
+def test_what_small_screens_and_printers_show_again_of_a_mail_is_read_once():
+    sheet = ".p{display:none} @media only screen and (max-width:600px) {.p{display:table !important}}"
+    sheet += " @media print {.p{display:block}}"
+    mail = f"From: a@b.c\nContent-Type: text/html\n\n<style>{sheet}</style><p>Rent 500</p><p class=p>Rent 500</p>"
+    (document,) = parse_eml(io.BytesIO(mail.encode()), REQUEST)
+    assert document.text.count("Rent 500") == 1
+
+
+def test_a_sheet_may_show_on_large_screens_what_another_one_hides():
+    sheets = "<style>.d{display:none}</style><style>@media (min-width:600px) {.d{display:block}}</style>"
+    mail = f"From: a@b.c\nContent-Type: text/html\n\n{sheets}<p class=d>Pay by 5 May.</p>"
+    (document,) = parse_eml(io.BytesIO(mail.encode()), REQUEST)
+    assert "Pay by 5 May." in document.text
 
 
 def test_a_saved_page_has_what_a_click_may_show():

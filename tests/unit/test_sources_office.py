@@ -314,6 +314,20 @@ def test_numbers_and_lines_of_a_cell_of_rich_text_stay_in_its_column(tmp_path):
     assert rows == [["1.", "Net 100 −20 due", "not “final”"], ["2.", "b", "c"]]
 
 
+def test_lines_of_cells_of_rich_text_are_known_however_they_are_written(tmp_path):
+    edges, end = r"\trowd\cellx4000\cellx9000\pard\intbl ", r"\pard after\par"
+    for cell, said in (
+        ("Bob\\\nStreet 5", "Bob Street 5"),
+        ("{\\listtext\t1.\t}Rent", "1. Rent"),
+        (r"Net 1,000\par{\footnote x}200 due", "Net 1,000 200 due"),
+    ):
+        lines = rtf(tmp_path, f"{edges}{cell}\\cell 20\\cell\\row{end}").text.split("\n")
+        assert [" ".join(one.split()) for one in lines[0].split("\t")][:2] == [said, "20"]
+        assert "after" in lines
+    plain = rtf(tmp_path, r"\trowd\cellx4000 a\cell\row One.\par Two.\par").text
+    assert plain.split("\n")[1:3] == ["One.", "Two."], "what follows a table is not in it"
+
+
 def test_powers_in_rich_text_are_no_digits_of_their_number(tmp_path):
     (tmp_path / "a.rtf").write_bytes(rb"{\rtf1\ansi 10{\super 6}, 10\super -3{}\super 4\nosupersub 1, H{\sub 2}O}")
     (document,) = parsed(tmp_path / "a.rtf")

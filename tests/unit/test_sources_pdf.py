@@ -309,6 +309,12 @@ def test_small_numbers_that_are_drawn_before_or_after_their_line_stand_behind_th
     assert said.endswith("a xk3^2\nNext\nLast"), "a small one may have a smaller one"
     note = parsed(f"{base} {other} BT /F 7 Tf 68 705 Td (It stands) Tj ET").text
     assert note.endswith("Next\nIt stands"), "words stay where they are"
+    amounts = "BT /F 7 Tf 93 704 Td (228.00) Tj ET"
+    assert parsed(f"{base.replace('a x', 'Total 9')} {other} {amounts}").text.endswith("Next\n228.00"), "amounts, too"
+    beside = "BT /F 7 Tf 68 700 Td (12) Tj ET"
+    assert parsed(f"{base} {other} {beside}").text.endswith("Next\n12"), "as those on the same level"
+    notes = "BT /F 7 Tf 46 705 Td (1) Tj ET"
+    assert parsed(f"{other} {base} {notes}").text.endswith("Next\n1 a x"), "a note has its mark before it"
 
 
 def test_lines_of_a_cell_beside_rows_stay_together():

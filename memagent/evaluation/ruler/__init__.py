@@ -82,11 +82,7 @@ def write_jsonl(samples: Iterable[Sample], path: Path) -> int:
 
 
 def _line(index: int, sample: Sample) -> Iterator[str]:
-    head = {
-        "index": index,
-        "outputs": sample.answers,
-        **{name: getattr(sample, name) for name in _AS_THEY_ARE},
-    }
+    head = {"index": index, "outputs": sample.answers, **{name: getattr(sample, name) for name in _AS_THEY_ARE}}
     yield json.dumps(head)[:-1] + ', "input": "'
     end = 0
     for piece in sample.pieces():

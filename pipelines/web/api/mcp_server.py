@@ -176,9 +176,7 @@ class Tools:
 
 def _known_answer(row: GivenAnswer) -> KnownAnswer:
     return KnownAnswer(
-        **dict(found_answer(Answer.from_row(row))),
-        question=row["question"],
-        answered_at=row["answered_at"].isoformat(),
+        **dict(found_answer(Answer.from_row(row))), question=row["question"], answered_at=row["answered_at"].isoformat()
     )
 
 

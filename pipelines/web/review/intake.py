@@ -94,9 +94,7 @@ def _subjects(connection: sqlite3.Connection, corpus: int) -> None:
     ):
         connection.execute(statement, (corpus,))
     _show(
-        connection,
-        "subject IN (SELECT id FROM subject JOIN touched USING (content_hash) WHERE corpus = ?)",
-        (corpus,),
+        connection, "subject IN (SELECT id FROM subject JOIN touched USING (content_hash) WHERE corpus = ?)", (corpus,)
     )
 
 

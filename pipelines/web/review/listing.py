@@ -224,8 +224,7 @@ def tallies(connection: sqlite3.Connection, chosen: Filter) -> dict[tuple[str, s
     terms = Terms(replace(chosen, by="", new="", words="", level=""), "", connection)
     where = terms.where.replace("item.shown", "n > 0").replace("item.", "")
     rows = connection.execute(
-        f"SELECT state, review, SUM(n) AS n FROM tally WHERE {where} GROUP BY state, review",
-        terms.values,
+        f"SELECT state, review, SUM(n) AS n FROM tally WHERE {where} GROUP BY state, review", terms.values
     ).fetchall()
     return {(STATES[row["state"]], REVIEWS[row["review"]]): row["n"] for row in rows}
 
@@ -264,8 +263,7 @@ def _items(connection: sqlite3.Connection, terms: Terms, edge: int, most: int, *
     # Ids alone first, from the narrow table: the rest is looked up for one page.
     chosen = f"SELECT item.id FROM item WHERE {inside} ORDER BY {order} LIMIT :most"
     rows = connection.execute(
-        f"{_SELECT} WHERE item.id IN ({chosen}) ORDER BY {order}",
-        {**terms.values, "edge": edge, "most": most},
+        f"{_SELECT} WHERE item.id IN ({chosen}) ORDER BY {order}", {**terms.values, "edge": edge, "most": most}
     ).fetchall()
     return [_item(row) for row in rows]
 
