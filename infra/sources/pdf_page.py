@@ -263,7 +263,7 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
             kept[one] = f"^{kept[one]}"
         elif (
             chars.gap(was, one) > _APART
-            or chars.text[one - 1 : one] in ("\r", "\n")
+            or (chars.text[one - 1 : one] in ("\r", "\n") and chars.at(one).size > last.size)
             or (chars.text[one].isdigit() and not chars.text[was].isalpha())
         ):
             kept[one] = f" {kept[one]}"  # small numbers beside the line are no digits of the number before them
