@@ -331,7 +331,7 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
                 behind[spot] += sorted(rank.keys() & piece, key=rank.__getitem__)
                 gone.update(piece)
                 blanks.update(range(piece.stop, end))
-        if gone | blanks >= set(span):
+        if all(place in gone or place in blanks for place in span):
             blanks.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
             blanks.update([span.start - 1] if chars.text.endswith(" ", 0, span.start) else ())
 
