@@ -18,7 +18,7 @@ SMALL = 50
 """Lines below which a file is small."""
 BUDGET: Mapping[str, int] = {
     "files": 240,
-    "lines": 52_740,
+    "lines": 52_750,
     "modules with one importer": 50,
     "files below 50 lines": 27,
     "circles of imports": 0,

@@ -264,7 +264,7 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
         elif (
             chars.gap(was, one) > _APART
             or (chars.text[one - 1 : one] in ("\r", "\n") and chars.at(one).size > last.size)
-            or (chars.text[one].isdigit() and not chars.text[was].isalpha())
+            or (abs(above) > _APART * last.size and chars.text[one].isdigit() and not chars.text[was].isalpha())
         ):
             kept[one] = f" {kept[one]}"  # small numbers beside the line are no digits of the number before them
     return "".join(kept[place] for place in order)
@@ -307,11 +307,16 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
 
     Browsers draw last what a style has moved, and so have it on lines of its own, or at the end of one.
     """
-    lines, short = list[tuple[float, range]](), list[range]()
+    lines, short, blanks, before = list[tuple[float, range]](), list[range](), set[int](), -1
     for found in _TEXT_LINE.finditer(chars.text):
         line = range(found.start(), found.start() + len(found[0].rstrip()))
         if not line or filled.intersection(line) or not chars.at(line[0]).size:
+            before = -1
             continue
+        begun = next(place for place in line if not chars.text[place].isspace())
+        if before >= 0 and _goes_on(chars, before, begun):
+            blanks.update(range(before + 1, begun))
+        before = line[-1]
         short += [line] if len(line) <= _PIECE else []
         end, most = line.stop, _SMALL * chars.at(line[0]).size
         while (blank := chars.text.rfind(" ", line.start, end)) > 0 and 0 < chars.at(blank + 1).size < most:
@@ -321,7 +326,7 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
             line = range(line.start, end)
         lines.append((chars.at(line[0]).line, line))
     lines.sort(key=itemgetter(0))
-    gone, blanks, behind = set[int](), set[int](), defaultdict[int, list[int]](list)
+    gone, behind = set[int](), defaultdict[int, list[int]](list)
     rank = {place: index for index, place in enumerate(order)}
     for span in sorted(short, key=lambda span: chars.at(span[0]).line):
         for piece, end in _apart(chars, span):
@@ -343,6 +348,14 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
     return [place for was in order if was not in gone for place in with_small(was) if place not in blanks]
 
 
+def _goes_on(chars: _Chars, was: int, one: int) -> bool:
+    """Whether pdfium has broken a line at a small number: between the characters at two places."""
+    end, begun = chars.at(was), chars.at(one)
+    small, large = sorted((end.size, begun.size))
+    is_level = 0 < small < _SMALL * large and abs(end.line - begun.line) < _BELOW * large
+    return is_level and -_OVER * large < begun.left - end.right < _NEXT * large
+
+
 def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:
     """Yield the parts of a line that stand apart, and where the blanks behind each end."""
     begun, drawn = span.start, [place for place in span if not chars.text[place].isspace()]
@@ -355,7 +368,7 @@ def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:
 def _before(chars: _Chars, lines: list[tuple[float, range]], piece: range) -> int | None:
     """Return the place behind which a small number stands: a letter, or what is before a line; None: there is none."""
     first, last = chars.at(piece[0]), chars.at(piece[-1])
-    reach, size = 2 * first.size, max(chars.at(place).size for place in piece)
+    leads, reach, size = None, 2 * first.size, max(chars.at(place).size for place in piece)
     beside = lines[bisect(lines, first.line - reach, key=itemgetter(0)) :]
     for _, line in takewhile(lambda one: one[0] < first.line + reach, beside):
         along = sorted((chars.at(place).left, place) for place in line if not chars.text[place].isspace())
@@ -365,12 +378,12 @@ def _before(chars: _Chars, lines: list[tuple[float, range]], piece: range) -> in
         slack, room = _OVER * first.size, [*along, (math.inf, -1)][index + 1][0]
         begins = chars.at(along[0][1])
         if index < 0 and line.start and size < _SMALL * begins.size and first.line > begins.line + _APART * begins.size:
-            return line.start - 1 if 0 < room - last.left < begins.size else None
+            leads = line.start - 1 if 0 < room - last.left < begins.size else leads
         shift = abs(first.line - large.line)
         is_small = size < _SMALL * large.size and _APART * large.size < shift < _BELOW * large.size
         if is_small and -slack < first.left - before[-1].right < _NEXT * large.size and last.right < room + slack:
             return along[index][1]
-    return None
+    return leads
 
 
 def _with_blanks(chars: _Chars, places: list[int]) -> Iterator[int]:
@@ -467,8 +480,8 @@ def _struck(chars: _Chars, lines: Iterable[_Line]) -> set[int]:
     """Return the places of the letters that a line goes through, above the one on which the largest stand."""
     text, struck = chars.text, set[int]()
     for line in _whole(lines):
-        over = chars.over(line)
-        letters = (one for one in over if text[one.place].isalpha() or text[one.place].isdecimal())
+        over = [one for one in chars.over(line) if one.line - line.height < _ABOVE * one.size]  # not those above it
+        letters = [one for one in over if text[one.place].isalpha() or text[one.place].isdecimal()] or over
         largest = max(letters, key=lambda one: (one.size, one.line, one.high - one.low), default=_NO_CHAR)
         through = 0.16 * largest.size < line.height - largest.line < 0.5 * largest.size
         through &= line.thick <= _THIN or (line.thick <= _STROKE * largest.size and len(over) > 2)

@@ -317,6 +317,19 @@ def test_small_numbers_that_are_drawn_before_or_after_their_line_stand_behind_th
     assert parsed(f"{other} {base} {notes}").text.endswith("Next\n1 a x"), "a note has its mark before it"
 
 
+def test_a_line_that_is_broken_at_a_small_number_goes_on():
+    raised = "/F 8 Tf 4 Ts (6) Tj 0 Ts"
+    for apart in ("", "ET BT /F 12 Tf 82 700 Td"):
+        drawn = f"BT /F 12 Tf 50 700 Td (Of 10) Tj {raised} {apart} /F 12 Tf ( kg is due) Tj ET"
+        assert parsed(drawn).text.endswith("Of 10^6 kg is due")
+
+
+def test_the_line_above_is_not_looked_at_where_small_numbers_are_drawn_last():
+    words = "BT /F 12 Tf 50 700 Td (The fee is) Tj 0 -13 Td (The rent) Tj 60 0 Td (is 90) Tj ET"
+    marks = "BT /F 7 Tf 98 692 Td (1) Tj ET BT /F 7 Tf 150 692 Td (2) Tj ET 110 690.6 30 0.7 re f"
+    assert parsed(f"{words} {marks}").text.endswith("The fee is\nThe rent 1 ~~is 90^2~~")
+
+
 def test_lines_of_a_cell_beside_rows_stay_together():
     cell = "BT /F 12 Tf 150 706 Td (may not raise) Tj 0 -12 Td (the fee) Tj ET"
     rows = "BT /F 12 Tf 50 700 Td (Account) Tj 220 0 Td (4.90) Tj ET"
