@@ -52,7 +52,7 @@ def test_an_evaluation_scores_explains_and_is_read_once(store, config, file):
     assert again["readings"]["read_now"] == 0 and again["evaluation"] == first["evaluation"]
     assert same_before(store, again["run_id"])[1] == first["run_id"]
     paired = compare(store, first["run_id"], again["run_id"])
-    assert (paired.difference, paired.p, paired.n) == (0.0, 1.0, 8)
+    assert (paired["difference"], paired["p"], paired["n"]) == (0.0, 1.0, 8)
     assert [run["run_id"] for run in by_run(score_table(store))] == [first["run_id"], again["run_id"]]
     page = evaluation_page(store, first["run_id"])
     assert "never noted" in page and "&lt;b&gt;5" in page and "<b>5" not in page
@@ -86,7 +86,7 @@ def test_methods_are_scored_beside_the_reading(store, config, file):
         "map-reduce": 1.0,
     }
     paired = compare(store, reading["run_id"], values["truncate"]["run_id"])
-    assert (paired.difference, paired.better, paired.worse) == (1.0, 6, 0)
+    assert (paired["difference"], paired["better"], paired["worse"]) == (1.0, 6, 0)
 
 
 def test_made_needles_are_drawn(store, config, tmp_path):
