@@ -376,7 +376,8 @@ _SIGN_FONT = re.compile(
 """The first font, perhaps behind its size. A browser that lacks it shows letters that mean nothing."""
 _DECORATION = re.compile(r"text-decoration(?:-line)?\s*:([^;]*)", re.I)
 _RAISED = re.compile(
-    r"vertical-align\s*:\s*(?:super|(?:text-)?top|[2-9]|\d\d|(?:1|1?\.[2-9]\d*|0\.[2-9]\d*)\s*(?:r?em|ex))|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)",
+    r"vertical-align\s*:\s*(?:super|(?:text-)?top|[2-9]|\d\d|(?:1|[01]?\.[2-9]\d*)\s*(?:r?em|ex))"
+    r"|(?<![\w-])top\s*:\s*-(?:[2-9]|\d\d|[01]?\.\d+\s*r?em)",
     re.I,
 )
 """A lesser shift is for the eye."""

@@ -319,7 +319,7 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
         before = line[-1]
         short += [line] if len(line) <= _PIECE else []
         end, most = line.stop, _SMALL * chars.at(line[0]).size
-        while (blank := chars.text.rfind(" ", line.start, end)) > 0 and 0 < chars.at(blank + 1).size < most:
+        while (blank := chars.text.rfind(" ", begun, end)) > begun and 0 < chars.at(blank + 1).size < most:
             end = blank
         if end < line.stop and chars.at(end + 1).left < chars.at(end - 1).left:
             short.append(range(end + 1, line.stop))

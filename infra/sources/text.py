@@ -296,9 +296,8 @@ def _rtf_text(source: str, pages: Mapping[str, str]) -> str:
             said, skip = chr(int(value) + 0x10000 * (int(value) < 0)), look.substitutes
             said = glyphs(said, look.page)
         look.shift(word, value)
-        if look.in_cell and (
-            word in ("par", "line", "tab") or char in ("\r", "\n")
-        ):  # a row is a line, with tabs between cells
+        # A row is a line, with tabs between cells.
+        if look.in_cell and (word in ("par", "line", "tab") or char in ("\r", "\n")):
             notes.ended, said = True, ""
         if word in _RTF_READ:
             said = _RTF_READ[word]
