@@ -252,20 +252,21 @@ def _meeting(calendar: str) -> str:
 def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     """Return the form of a body that is read, by what each says, and whether another one has more that matters.
 
-    It is the plainest with half of the most letters; but one with words, marks of raised and struck text, or empty
-    cells before numbers, that the plain form lacks, if it has all of that one's words. One with pictures is
-    ``multipart/related``. A plain form marks what it quotes.
+    It is the plainest with half of the most letters; but one with words, or empty cells before numbers, that the plain
+    form lacks, if it has all of that one's words, or with marks of raised and struck text, if it has nearly all. One
+    with pictures is ``multipart/related``. A plain form marks what it quotes.
     """
     letters = {name: len("".join(_LINK.sub("", text).split())) for name, text in said.items()}
     order = ("text/plain", "text/html", "multipart/related", "multipart/mixed", "text/calendar")
     kinds = sorted(filter(letters.get, letters), key=lambda kind: order.index(kind) if kind in order else len(order))
     most = max((letters[kind] for kind in kinds if kind != "text/calendar"), default=0)
     whole = [kind for kind in kinds if 2 * letters[kind] >= most]
-    telling = [kind for kind in whole if kind != "text/plain" and re.search(r"~~\S|\d\^", said[kind])]
+    words = {kind: set(_WORD.findall(_LINK.sub("", said[kind]))) for kind in whole if kind in order[:4]}
+    plain, is_quoting = words.pop("text/plain", set()), re.search(r"(?m)^ ?>", said.get("text/plain", ""))
+    marked = [kind for kind in words if re.search(r"~~\S|\d\^", said[kind])]
+    telling = [kind for kind in marked if sum(not w.isdigit() for w in plain - words[kind]) < _MANY_WORDS]
     if telling or whole[:1] != ["text/plain"]:
         return next(iter(telling + whole), ""), False
-    words = {kind: set(_WORD.findall(_LINK.sub("", said[kind]))) for kind in whole if kind in order[:4]}
-    plain, is_quoting = words.pop("text/plain"), re.search(r"(?m)^ ?>", said["text/plain"])
     for kind, others in words.items():
         if not is_quoting and (others > plain or (others == plain and _EMPTY_CELL.search(said[kind]))):
             return kind, False
@@ -273,7 +274,7 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     # A plain form that shares few words with another may only say that the text is there.
     least = [3 if 2 * len(others & plain) < len(plain) else _MANY_WORDS for others in words.values()]
     long = any(len(one) >= many for one, many in zip(more, least, strict=True))
-    return "text/plain", long or any(re.search(r"\d", "".join(one)) for one in more)
+    return "text/plain", bool(marked) or long or any(re.search(r"\d", "".join(one)) for one in more)
 
 
 _EMPTY_CELL = re.compile(r"\t\t[^\t\n]*\d")

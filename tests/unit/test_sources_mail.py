@@ -162,6 +162,15 @@ PLAIN, HTML_PART, PDF = (
         (
             parts(
                 "alternative",
+                part("text/plain", "5 are due. They lapse when the buyer pays before the end of the month of May"),
+                part("text/html", "<s>5</s> are due, as your browser shows when you allow it to do so, here"),
+            ),
+            "5 are due. They lapse when the buyer pays before the end of the month of May",
+            1,
+        ),
+        (
+            parts(
+                "alternative",
                 part("text/plain", "Item\n\nRebate\n\nPrice\n\nHelp\n\n\n\n50\n"),
                 part("text/html", "<table><tr><td>Item<td>Rebate<td>Price<tr><td>Help<td><td>50</table>"),
             ),
