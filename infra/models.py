@@ -55,9 +55,7 @@ def check_folder(folder: Path) -> None:
         shards = set(named.values())
         missing += sorted(shards - {path.name for path in weights})
     if missing:
-        raise ConfigError(
-            f"{folder} lacks {', '.join(missing)}: export the model again, with tokenizer and reading.json"
-        )
+        raise ConfigError(f"{folder} lacks {', '.join(missing)}: export it again, with tokenizer and reading.json")
     for name in (*FILES, *(name for name in _OPTIONAL if (folder / name).is_file())):
         _json(folder / name)
     for path in weights:

@@ -183,6 +183,7 @@ _POWER = re.compile(r"\s*(?:[-−–+]?\d+(?:[.,]\s?\d+)*|[-−–]|\d*[bcfgi-np
 """Letters of ordinals, as in 1a, 2d, 3e, 4o and 5r, are no variables."""
 _FORMULA = re.compile(r"\s*(?:[-−–+]?[\w.]+(?:\s*[-−–+/⁄·*×]\s*[\w.]+)+|[-−–+]\s*\d*[^\W\d_]{1,2})\s*")
 _IN_POWER = re.compile(r"\^[-−–+]?[\d.,]*$")
+_NUMBER_END = re.compile(r"\d[.,:%]?$")
 
 
 class TextLine:
@@ -243,7 +244,7 @@ def raised(text: str, before: str) -> str:
     if _FORMULA.fullmatch(text) and (after_number or (last.isalpha() and any(map(str.isalpha, said)))):
         return f"^({said}){behind}"
     is_power = _POWER.fullmatch(text) or (last == ")" and len(said) == 1 and said.isalpha())
-    is_mark = said[:1].isdigit() and last.isdigit()  # of a note, as 1) or 3-5
+    is_mark = said[:1].isdigit() and _NUMBER_END.search(before) is not None  # of a note, as 1) or 3-5
     return f"^{said}{behind}" if is_mark or (is_power and after_number) else text
 
 

@@ -91,7 +91,9 @@ def parse_html(
     titles = (one.text or "" for one in tree.iter("title") if next(one.iterancestors("svg"), None) is None)
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
-    apply_styles(tree, [*styles, *style_rules((one.text or "" for one in tree.iter("style")), is_static=is_static)])
+    given = ((one.get("media"), one.text or "") for one in tree.iter("style"))
+    sheets = (f"@media {kind}{{{sheet}}}" if kind else sheet for kind, sheet in given)
+    apply_styles(tree, [*styles, *style_rules(sheets, is_static=is_static)])
     _write_signs(tree)
     prepare(tree)
     text = page_text(tree, request.allowance).replace("\xad", "")
@@ -253,7 +255,7 @@ def _set_apart(element: Any) -> None:
             element.tail = f" {element.tail or ''}"
         return
     letter = said.strip().lstrip("“‘«\"'")
-    if len(letter) == 1 and letter.isalpha() and behind[:1].islower():
+    if len(letter) == 1 and letter.isupper() and behind[:1].islower():
         return
     if not _CLOSING.match(said) and last not in ("", *"([“‘/-"):
         element.text = f" {element.text or ''}"
@@ -386,7 +388,7 @@ _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)"
-    r"|(?:padding|margin)(?:-left|-right)?\s*:[^;]*?(?<![\d.-])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.[1-9]\d*)\s*(?:r?em|in|cm|%))",
+    r"|(?:padding|margin)(?:-left|-right|-inline(?:-start|-end)?)?\s*:[^;]*?(?<![\d.-])(?:[3-9]|\d\d|(?:[12][\d.]*|0?\.[1-9]\d*)\s*(?:r?em|in|cm|%))",
     re.I,
 )
 """Styles that leave room beside an element on a line: three points or more, or shares of a letter or line."""

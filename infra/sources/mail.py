@@ -263,13 +263,17 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     whole = [kind for kind in kinds if 2 * letters[kind] >= most]
     words = {kind: set(_WORD.findall(_LINK.sub("", said[kind]))) for kind in whole if kind in order[:4]}
     plain, is_quoting = words.pop("text/plain", set()), re.search(r"(?m)^ ?>", said.get("text/plain", ""))
-    marked = [kind for kind in words if re.search(r"~~\S|\d\^", said[kind])]
-    telling = [kind for kind in marked if sum(not w.isdigit() for w in plain - words[kind]) < _MANY_WORDS]
+    marked = [kind for kind in letters if kind != "text/plain" and _MARKED.search(said[kind])]
+    telling = [
+        kind for kind in words if kind in marked and sum(not w.isdigit() for w in plain - words[kind]) < _MANY_WORDS
+    ]
     if telling or whole[:1] != ["text/plain"]:
         return next(iter(telling + whole), ""), False
     for kind, others in words.items():
-        if not is_quoting and (others > plain or (others == plain and _EMPTY_CELL.search(said[kind]))):
+        has_cells = others == plain and _EMPTY_CELL.search(said[kind]) is not None
+        if not is_quoting and (others > plain or has_cells):
             return kind, False
+        marked += [kind] if has_cells else []
     more = [others - plain for others in words.values()]
     # A plain form that shares few words with another may only say that the text is there.
     least = [3 if 2 * len(others & plain) < len(plain) else _MANY_WORDS for others in words.values()]
@@ -277,13 +281,14 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     return "text/plain", bool(marked) or long or any(re.search(r"\d", "".join(one)) for one in more)
 
 
+_MARKED = re.compile(r"~~\S|\d\^")
 _EMPTY_CELL = re.compile(r"\t\t[^\t\n]*\d")
-_LINK = re.compile(r"<?https?://\S+")
-"""Plain forms write out where links lead."""
+_LINK = re.compile(r"<?(?:https?://|mailto:|tel:)\S+|\[(?:cid|image):[^\]\n]*\]")
+"""Plain forms write out where links lead, and where pictures are."""
 _WORD = re.compile(r"[^\W_]+")
 _MANY_WORDS = 10
 """Words of another form that matter; fewer lead to a browser, or name a program."""
-_OTHER_FORM = "another form of the text with more words"
+_OTHER_FORM = "another form of the text that says more"
 
 
 def _text(body: Any, request: ParseRequest) -> str:

@@ -124,6 +124,8 @@ class _Looks:
             return {}
         shape = child(style, "text-properties")
         own = {key: value for key in _TELLING if (value := attribute(shape, key))}
+        if kind := attribute(shape, "text-line-through-type"):  # which alone strikes, too
+            own.setdefault("text-line-through-style", kind)
         if "font-name" in own:
             face = self._styles.get(("", own["font-name"]))
             own["font-name"] = attribute(face, "font-family").strip("'") or own["font-name"]

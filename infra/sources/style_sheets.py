@@ -25,7 +25,7 @@ _CONDITION = re.compile(
 _LARGE = re.compile(r"@media(?![^{]*(?:max-|print))[^{]*min-width", re.I)
 _DECLARED = re.compile(
     r"(?<![\w-])(counter-reset|counter-increment|content|display|font|vertical-align|text-decoration|list-style|float|"
-    r"top|position|(?:min-)?width|(?:padding|margin)(?:-left|-right)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
+    r"top|position|(?:min-)?width|(?:padding|margin)(?:-left|-right|-inline(?:-start|-end)?)?)(?:-line|-type|-family)?\s*:((?:\"[^\"]*\"|'[^']*'|[^;\"'])*)",
     re.I,
 )
 RESET = "reset"

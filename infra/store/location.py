@@ -261,9 +261,7 @@ class Store:
         """
         found = {} if self.is_s3 else self.fs.find(self.path(), detail=True)
         if link := next((path for path, info in found.items() if info.get("islink") and self.has_folder(path)), ""):
-            raise UsageError(
-                f"{link} is a symbolic link, so that nobody can say what is left: move what it leads to here"
-            )
+            raise UsageError(f"{link} is a symbolic link, so nobody can say what is left: move what it leads to here")
         next(self._versions(""), None)
 
     def erase_versions(self, *parts: str) -> None:

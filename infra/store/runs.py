@@ -453,9 +453,7 @@ def run_id_or_new(given: str | None) -> str:
     if given is None:
         return new_run_id()
     if not _RUN_ID.fullmatch(given):
-        raise UsageError(
-            f"run id {given!r}: use letters, digits, '.', '_' and '-' (at most 128), as in digest-2026-11-24"
-        )
+        raise UsageError(f"run id {given!r}: use at most 128 letters, digits, '.', '_', '-', as in digest-2026-11-24")
     return given
 
 

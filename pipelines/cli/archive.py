@@ -213,9 +213,7 @@ def forget(
         if not dry_run:
             typer.echo(f"searched every file for {summary['searched']:,} passages: {len(summary['found']):,} found")
             if summary["unsearched"]:
-                typer.echo(
-                    f"{summary['unsearched']:,} texts were erased and not searched for: name passages by --canary"
-                )
+                typer.echo(f"{summary['unsearched']:,} texts were erased, not searched for: name passages by --canary")
     raise typer.Exit(1 if summary["found"] else 0)
 
 

@@ -39,6 +39,8 @@ def output_file(path: Path) -> Iterator[Path]:
 
     Raises UsageError: the file cannot be written.
     """
+    if path.parts[:1] and path.parts[0].endswith(":"):  # s3://, as a Path has it
+        raise UsageError(f"{path} is no file on this machine: write one here, and copy it there")
     target = path.expanduser()
     if not target.name or target.is_dir():
         raise UsageError(f"{str(path)!r} is a folder: name a file in it")

@@ -181,9 +181,7 @@ def _ray(config: Config) -> str:
     cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
     need = config.pool.cpus * config.pool.min_size
     if cpus < need:
-        raise MemagentError(
-            f"Ray has {cpus:.0f} CPUs and the engines want {need:.0f}: lower pool.cpus or pool.min_size"
-        )
+        raise MemagentError(f"Ray has {cpus:.0f} CPUs and engines want {need:.0f}: lower pool.cpus or pool.min_size")
     return f"ray {ray.__version__}: {cpus:.0f} CPUs, {gpus:.0f} GPUs {config.ray.address or 'in this process'}"
 
 

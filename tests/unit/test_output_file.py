@@ -28,9 +28,12 @@ def test_what_fails_leaves_nothing_and_what_was_there_stays(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
-    for place, says in [(tmp_path, "is a folder"), (tmp_path / "file" / "x.csv", "cannot be written"), ("", "folder")]:
+    file, bucket = tmp_path / "file" / "x.csv", "s3://bucket/x.csv"
+    places = [(tmp_path, "is a folder"), (file, "cannot be written"), ("", "folder"), (bucket, "on this machine")]
+    for place, says in places:
         with pytest.raises(UsageError, match=says):
             write_answers([], "csv", type(tmp_path)(place))
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_workbook_that_the_temporary_folder_has_no_room_for_is_said(tmp_path):

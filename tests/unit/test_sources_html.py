@@ -224,6 +224,9 @@ def test_formulas_are_said_on_a_line(source, said):
     ("source", "said"),
     [
         ("<span>2.</span><span style='padding-left:10.5pt'>30 days</span>", "2. 30 days"),
+        ("<span>Room 12</span><span style='margin-inline-start:8px'>300</span>", "Room 12 300"),
+        ("<style>.g{padding-inline:8px}</style><i>Total 2</i><i class=g>500</i>", "Total 2 500"),
+        ("<i style='float:left;width:2em'>a</i><i>supplier shall pay</i>", "a supplier shall pay"),
         ("<font style='padding-right:24px'>4.1</font><font>12 months</font>", "4.1 12 months"),
         ("<div style='display:flex'><span>Units 12</span><span>250.00</span></div>", "Units 12 250.00"),
         ("Chapter 1<span style='float:right'>12</span>", "Chapter 1 12"),
@@ -285,6 +288,12 @@ def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
             "$19^99, 10^6",
         ),
         ("1,200<sup>1)</sup>, 13.5<sup>2*</sup>", "1,200^1), 13.5^2*"),
+        (
+            "$500.<sup>2</sup> In 2020,<sup>3</sup> clause 4.<sup>5</sup> 5%<sup>6</sup> x.<sup>7</sup>",
+            "$500.^2 In 2020,^3 clause 4.^5 5%^6 x.7",
+        ),
+        ("<style media=print>.o{text-decoration:line-through}</style><i class=o>kept</i>", "kept"),
+        ("<style media=screen>.o{text-decoration:line-through}</style><i class=o>not</i>", "~~not~~"),
         ("<math><munderover><mo>∑</mo><mi>t</mi><mn>12</mn></munderover><mn>100</mn></math>", "∑ t 12 100"),
     ],
 )

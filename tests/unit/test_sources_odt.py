@@ -80,6 +80,10 @@ def test_what_is_struck_through_is_marked():
     styles = style("T1", through) + style("P1", through, "paragraph") + style("T1", "", "paragraph")
     assert text(p(f"pay {span('T1', '1')}2"), automatic=styles) == "pay ~~1~~2"
     styles += style("T3", "style:text-line-through-style='none'", more=based)
+    styles += style("T4", "style:text-line-through-type='single'") + style(
+        "T5", "style:text-line-through-type='none'", more=based
+    )
+    assert text(p(f"{span('T4', '5')} {span('T5', '6')}"), automatic=styles) == "~~5~~ 6", "the type alone is enough"
     styles += style("P2", "", "paragraph", 'style:parent-style-name="P1"')
     inside = f"a {span('T3', 'b')}<text:span>c</text:span>"
     body = f'<text:p text:style-name="P2">{inside}</text:p>' + p(span("T3", "d"))

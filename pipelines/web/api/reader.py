@@ -98,9 +98,7 @@ def answer_evidence(corpus: Corpus, reading_id: str, around: int) -> AnswerEvide
     table = Table(corpus.store, "answers").read(corpus.name, filters=ds.field("reading_id") == reading_id)
     rows: list[AnswerRow] = table.to_pylist()
     if not rows:
-        raise UsageError(
-            f"corpus {corpus.name!r} has no answer of reading {reading_id!r}: take reading_id of an answer"
-        )
+        raise UsageError(f"corpus {corpus.name!r} has no reading {reading_id!r}: take reading_id of an answer")
     row, texts, passages = rows[0], DocumentTexts(corpus.store), []
     review = Reviews(corpus, bucket_of(row["content_hash"])).of(row)
     for piece in Citations(corpus, rows).cite(row, review):
