@@ -243,7 +243,8 @@ def _with_marks(chars: _Chars, lines: Iterable[_Line], values: list[tuple[int, s
     struck, small = _struck(chars, lines) - moved, set[int]()
     for was, one in pairwise(order[:-1]):
         behind = was in struck and one not in struck and chars.text[one].strip()
-        if behind and (was in small or chars.at(one).size < _SMALL * chars.at(was).size):  # the line goes under it
+        most = chars.at(was).size * (1 / _SMALL if was in small else _SMALL)
+        if behind and chars.at(one).size < most:  # the line goes under it
             small.add(one)
             struck.add(one)
     stretches = groupby((place for place in order[:-1] if chars.text[place].strip()), key=struck.__contains__)
@@ -307,7 +308,8 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
 
     Browsers draw last what a style has moved, and so have it on lines of its own, or at the end of one.
     """
-    lines, short, blanks, before = list[tuple[float, range]](), list[range](), set[int](), -1
+    lines, short, before = list[tuple[float, range]](), list[range](), -1
+    blanks, joined = set[int](), dict[int, int]()
     for found in _TEXT_LINE.finditer(chars.text):
         line = range(found.start(), found.start() + len(found[0].rstrip()))
         if not line or filled.intersection(line) or not chars.at(line[0]).size:
@@ -316,6 +318,7 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
         begun = next(place for place in line if not chars.text[place].isspace())
         if before >= 0 and _goes_on(chars, before, begun):
             blanks.update(range(before + 1, begun))
+            joined[line.start] = before
         before = line[-1]
         short += [line] if len(line) <= _PIECE else []
         end, most = line.stop, _SMALL * chars.at(line[0]).size
@@ -337,7 +340,9 @@ def _with_small_numbers(chars: _Chars, order: list[int], filled: set[int]) -> li
                 gone.update(piece)
                 blanks.update(range(piece.stop, end))
         if all(place in gone or place in blanks for place in span):
-            blanks.update(takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop)))
+            after = [*takewhile(lambda place: chars.text[place : place + 1].isspace(), count(span.stop))]
+            if span.start not in joined or _is_beside(chars, joined[span.start], span.stop + len(after)):
+                blanks.update(after)
             blanks.update([span.start - 1] if chars.text.endswith(" ", 0, span.start) else ())
 
     def with_small(place: int) -> Iterator[int]:
@@ -354,6 +359,11 @@ def _goes_on(chars: _Chars, was: int, one: int) -> bool:
     small, large = sorted((end.size, begun.size))
     is_level = 0 < small < _SMALL * large and abs(end.line - begun.line) < _BELOW * large
     return is_level and -_OVER * large < begun.left - end.right < _NEXT * large
+
+
+def _is_beside(chars: _Chars, was: int, one: int) -> bool:
+    """Whether the characters at two places are on one line, where a small number stands between them."""
+    return one < len(chars.text) and abs(chars.at(was).line - chars.at(one).line) < _BELOW * chars.at(was).size
 
 
 def _apart(chars: _Chars, span: range) -> Iterator[tuple[range, int]]:
@@ -460,10 +470,11 @@ def _is_drawn(path: Any) -> bool:
 
 
 def _whole(lines: Iterable[_Line]) -> list[_Line]:
-    """Return lines, those as one that are drawn piece by piece, as one for each word."""
+    """Return lines, those as one that are drawn piece by piece, as one for each word; backgrounds are none of them."""
     rows, whole = list[list[_Line]](), list[_Line]()
-    for line in sorted(lines):
-        if not rows or line.height - rows[-1][0].height > _BETWEEN:
+    for line in sorted(lines, key=lambda line: (line.thick > _THIN, line)):
+        is_new = not rows or (line.thick > _THIN) != (rows[-1][0].thick > _THIN)
+        if is_new or line.height - rows[-1][0].height > _BETWEEN:
             rows.append([])
         rows[-1].append(line)
     for row in rows:

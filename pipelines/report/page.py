@@ -306,9 +306,7 @@ def write_to_store(store: Store, run_id: str) -> str:
 def _address(review_url: str) -> str:
     parts = urlsplit(review_url)
     if review_url and (parts.scheme not in ("http", "https") or not parts.netloc):
-        raise UsageError(
-            f"--review-url {review_url!r}: give the address of a review server, as in http://127.0.0.1:4300"
-        )
+        raise UsageError(f"--review-url {review_url!r}: give a review server's address, as in http://127.0.0.1:4300")
     return review_url.rstrip("/")
 
 

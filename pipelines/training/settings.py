@@ -166,9 +166,7 @@ def prepare(
     config = load_config(None, [*defaults, *overrides], store=store, engine__model=recipe.model)
     config = config.model_copy(update={"store": absolute(config.store)})
     if config.engine.kind != "vllm":
-        raise UsageError(
-            "training samples with vLLM, which gives token ids and log-probabilities: --set engine.kind=vllm"
-        )
+        raise UsageError("training samples with vLLM, which gives token ids and probabilities: --set engine.kind=vllm")
     reader = ReaderSpec(config)
     _ = reader.scheme  # a template that does not fit the model is said before anything is started
     folder = local_folder(reader.folder)
@@ -266,9 +264,7 @@ def claim(store: Store, run: TrainingRun) -> None:
         then = json.loads(store.read_bytes(HOME, run.run_id, _FILE))
     except FileNotFoundError:
         if store.exists(HOME, run.run_id, "state.json"):
-            raise UsageError(
-                f"there is a run {run.given_name!r} that was not begun by --run: choose another name"
-            ) from None
+            raise UsageError(f"there is a run {run.given_name!r} not begun by --run: choose another name") from None
         for near in difflib.get_close_matches(run.given_name, named_runs(store), 1, 0.8):
             _log.warning("%r is a new training; to go on with %r, say --run %s", run.given_name, near, near)
         store.write_bytes(json.dumps(now, indent=1).encode(), HOME, run.run_id, _FILE)

@@ -324,6 +324,20 @@ def test_a_line_that_is_broken_at_a_small_number_goes_on():
         assert parsed(drawn).text.endswith("Of 10^6 kg is due")
 
 
+def test_a_line_that_ends_with_a_small_number_does_not_go_on_in_the_next_one():
+    struck = "BT /F 12 Tf 50 700 Td (Due 5,000) Tj 55.4 0 Td (.) Tj ET BT /F 8 Tf 108.8 706 Td (a) Tj ET"
+    drawn = f"{struck} BT /F 12 Tf 50 684 Td (12,000 EUR are due) Tj ET 50 703.6 63 0.7 re f"
+    assert parsed(drawn).text.split("\n")[2:] == ["~~Due 5,000.a~~", "12,000 EUR are due"]
+
+
+def test_backgrounds_of_words_are_no_part_of_the_line_through_some_of_them():
+    words = "BT /F 10 Tf 50 700 Td (The fee is EUR 900 EUR 800 net) Tj ET"
+    line, shade = "1 1 0 rg {} 698.5 {} 9 re f 0 g", "97 702.8 44 0.7 re f"
+    one, both = line.format(97, 44), line.format(50, 200)
+    for drawn in (f"{one} {words} {shade}", f"{both} {words} {shade}", f"{words} {shade} {line.format(138, 60)}"):
+        assert parsed(drawn).text.strip().endswith("The fee is ~~EUR 900~~ EUR 800 net")
+
+
 def test_the_line_above_is_not_looked_at_where_small_numbers_are_drawn_last():
     words = "BT /F 12 Tf 50 700 Td (The fee is) Tj 0 -13 Td (The rent) Tj 60 0 Td (is 90) Tj ET"
     marks = "BT /F 7 Tf 98 692 Td (1) Tj ET BT /F 7 Tf 150 692 Td (2) Tj ET 110 690.6 30 0.7 re f"

@@ -126,9 +126,7 @@ def supporting_sentences(row: FileRow, own: dict[str, list[str]]) -> dict[str, l
             raise row.wrong(field, "a list of a title and the number of a sentence is needed.")
         title, number = pair
         if title not in own:
-            raise row.wrong(
-                field, f"{title!r} is no title in 'context'. Use the distractor setting, which has them all."
-            )
+            raise row.wrong(field, f"{title!r} is no title in 'context'. Use the distractor setting, which has all.")
         facts = sentences_by_title.setdefault(title, [])
         if 0 <= number < len(own[title]) and own[title][number].strip():
             facts.append(own[title][number].strip())

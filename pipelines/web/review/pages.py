@@ -160,9 +160,7 @@ def _ask(request: Request, form: Form) -> Response:
     if not questions:
         raise UsageError("write a question")
     if len(questions) > _QUESTIONS or max(map(len, questions)) > _CHARS:
-        raise UsageError(
-            f"at most {_QUESTIONS} questions of {_CHARS:,} characters; for more, memagent ask --questions FILE"
-        )
+        raise UsageError(f"at most {_QUESTIONS} questions of {_CHARS:,} characters; for more: memagent ask --questions")
     service.jobs.ask(corpus.name, questions, archive=form.get("archive") == "1")
     return RedirectResponse("/runs", 303)
 
