@@ -60,9 +60,7 @@ class OpenAIEngine:
         try:
             served = [model["id"] for model in _entries(await client.get("/models", cast_to=object))]
         except openai.AuthenticationError as error:
-            raise ConfigError(
-                f"{self._address} refuses the key in ${self._config.api_key_env}: set it to a valid key"
-            ) from error
+            raise ConfigError(f"{self._address} refuses the key in ${self._config.api_key_env}: set another") from error
         except openai.OpenAIError as error:
             if getattr(error, "status_code", 0) not in _NO_LISTING:
                 why = self._without_key(str(error))

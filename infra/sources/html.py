@@ -21,7 +21,7 @@ from inscriptis.model.tag import CustomHtmlTagHandlerMapping
 from inscriptis.model.tag.table_tag import table_start_handler
 
 from infra.sources.base import Allowance, Parsed, ParseRequest, counted, raised, unread, within
-from infra.sources.decoding import clean, decode, glyphs
+from infra.sources.decoding import clean, decode, glyphs, guessed
 from infra.sources.office import child, local_name, opened, xml
 from infra.sources.style_sheets import (
     BULLET,
@@ -92,7 +92,7 @@ def parse_html(
     title = next(titles, "")
     frames = sum(not frame.xpath("ancestor-or-self::*[@hidden]") for frame in tree.xpath(_EMBEDDED))
     given = ((one.get("media"), one.text or "") for one in tree.iter("style"))
-    sheets = (f"@media {kind}{{{sheet}}}" if kind else sheet for kind, sheet in given)
+    sheets = (f"@media {kind}{{{sheet}}}" if kind and _SOME_SCREENS.search(kind) else sheet for kind, sheet in given)
     apply_styles(tree, [*styles, *style_rules(sheets, is_static=is_static)])
     _write_signs(tree)
     prepare(tree)
@@ -100,6 +100,7 @@ def parse_html(
     if "~~~~" not in source:
         text = re.sub("~~( ?)~~", r"\1", text)  # one stretch of several elements
     warnings = unread({"embedded page": frames, "unreadable letter": text.count("\ufffd")})
+    warnings += () if declared else guessed(text, encoding)
     yield Parsed(clean(text), title, "text/html", encoding, warnings=warnings)
 
 
@@ -385,6 +386,7 @@ _RAISED = re.compile(
 """A lesser shift is for the eye."""
 _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 """What may follow a word without a space."""
+_SOME_SCREENS = re.compile(r"max-|^(?!.*(?:screen|all|not|min-))", re.I)
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)"

@@ -281,7 +281,7 @@ def _preferred(said: Mapping[str, str]) -> tuple[str, bool]:
     return "text/plain", bool(marked) or long or any(re.search(r"\d", "".join(one)) for one in more)
 
 
-_MARKED = re.compile(r"~~\S|\d\^")
+_MARKED = re.compile(r"~~\S|[\d.,:%)\]]\^")
 _EMPTY_CELL = re.compile(r"\t\t[^\t\n]*\d")
 _LINK = re.compile(r"<?(?:https?://|mailto:|tel:)\S+|\[(?:cid|image):[^\]\n]*\]")
 """Plain forms write out where links lead, and where pictures are."""

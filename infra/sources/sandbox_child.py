@@ -101,9 +101,7 @@ def guarded(parse: Callable[[], object]) -> SourceError | None:
     except SourceError as error:
         return error
     except MemoryError:
-        return SourceError(
-            "too-large", "it needs more memory than ingest.max_bytes and the machine's share for a parser provide for"
-        )
+        return SourceError("too-large", "it needs more memory than ingest.max_bytes or a parser's share of the machine")
     except RecursionError:
         return SourceError("too-deep", "it nests too deeply to be read")
     except BrokenPipeError:

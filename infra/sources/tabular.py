@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.sources.base import Allowance, Parsed, ParseRequest, Refused, quoted, unread
-from infra.sources.decoding import blank, clean, detect
+from infra.sources.decoding import blank, clean, detect, guessed
 from infra.sources.listing import seekable
 from infra.sources.text import parse_text
 from memagent.config import IngestConfig
@@ -65,7 +65,8 @@ class RowReader:
         self._allowance.take(len(text))
         title = values.get(options.title_column) if options.title_column else None
         title = clean(title) if isinstance(title, str) else ""
-        return Parsed(clean(text), title, self._media_type, encoding=self._encoding, row=row)
+        warnings = guessed(text, self._encoding)
+        return Parsed(clean(text), title, self._media_type, encoding=self._encoding, row=row, warnings=warnings)
 
 
 def _with_column(records: Iterator[Parsed | Refused]) -> Iterator[Parsed | Refused]:
@@ -193,7 +194,7 @@ def parse_json(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed | Ref
         return
     for parsed in parse_text(io.BytesIO(data), request):
         text = _unescaped(parsed.text)
-        warnings = unread({"unreadable letter": text.count("\ufffd")})
+        warnings = (*guessed(text, parsed.encoding), *unread({"unreadable letter": text.count("\ufffd")}))
         yield Parsed(text, "", "application/json", parsed.encoding, warnings=warnings)
 
 

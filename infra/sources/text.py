@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import BinaryIO
 
 from infra.sources.base import Parsed, ParseRequest, TextLine, unread
-from infra.sources.decoding import SIGN_FONTS, clean, decode, glyphs
+from infra.sources.decoding import SIGN_FONTS, clean, decode, glyphs, guessed
 from memagent.errors import SourceError
 
 _MARKS = re.compile(r" {0,3}#{1,6}(?=[ \t])")
@@ -21,13 +21,14 @@ _TITLE_LINES = 200
 def parse_text(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the file's text as it is."""
     text, encoding = decode(stream.read())
-    yield Parsed(text, "", "text/plain", encoding, warnings=unread({"unreadable letter": text.count("\ufffd")}))
+    warnings = (*guessed(text, encoding), *unread({"unreadable letter": text.count("\ufffd")}))
+    yield Parsed(text, "", "text/plain", encoding, warnings=warnings)
 
 
 def parse_markdown(stream: BinaryIO, request: ParseRequest) -> Iterator[Parsed]:
     """Yield the file's text with its marks; the first heading outside of code is the title."""
     text, encoding = decode(stream.read())
-    warnings = unread({"unreadable letter": text.count("\ufffd")})
+    warnings = (*guessed(text, encoding), *unread({"unreadable letter": text.count("\ufffd")}))
     yield Parsed(text, _first_heading(text), "text/markdown", encoding, warnings=warnings)
 
 

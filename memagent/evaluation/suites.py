@@ -88,9 +88,7 @@ class Suite:
             if len(set(given)) < len(given):
                 raise UsageError("give one file of questions for each kind: two --data are of the same format")
             if wrong := [kind for kind in self.kinds if kind in _QUESTIONS and kind not in given]:
-                raise UsageError(
-                    f"{wrong[0]} wants questions: --data with a file of SQuAD's format for qa_1, HotpotQA's for qa_2"
-                )
+                raise UsageError(f"{wrong[0]} wants questions: --data FILE, like SQuAD's for qa_1, HotpotQA's for qa_2")
         elif not self.data:
             wanted = "FOLDER (of CUAD)" if self.name == "contracts" else f"FILE, of the formats {', '.join(FORMATS)}"
             raise UsageError(f"suite {self.name} wants --data {wanted}")

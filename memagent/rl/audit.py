@@ -198,9 +198,7 @@ class AuditReport:
         if broken:
             counted = "; ".join(f"{self._counted(kind)} ({self.examples[kind]})" for kind in broken)
             keys = " ".join(f"--set audit.allowed.{kind}={share[kind]:.2g}" for kind in broken)
-            raise UsageError(
-                f"{counted}. Nothing was trained. Mend the data or the reward, or allow it where it is meant: {keys}"
-            )
+            raise UsageError(f"{counted}. Nothing was trained. Mend the data or the reward, or allow it: {keys}")
         return [self._warning(kind) for kind in KINDS if kind in meant and self.violating[kind]]
 
     def _counted(self, kind: str) -> str:

@@ -235,9 +235,7 @@ class Recipe(Section):
                 "stay on the GPU that its engine samples on"
             )
         if self.learner.placement == "shared" and self.rollout.max_off_policy_steps:
-            raise ValueError(
-                "learner.placement shared needs rollout.max_off_policy_steps 0: engines sleep while the learner works"
-            )
+            raise ValueError("learner.placement shared needs rollout.max_off_policy_steps 0: engines sleep meanwhile")
         return self
 
 

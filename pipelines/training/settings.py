@@ -264,7 +264,7 @@ def claim(store: Store, run: TrainingRun) -> None:
         then = json.loads(store.read_bytes(HOME, run.run_id, _FILE))
     except FileNotFoundError:
         if store.exists(HOME, run.run_id, "state.json"):
-            raise UsageError(f"there is a run {run.given_name!r} not begun by --run: choose another name") from None
+            raise UsageError(f"run {run.given_name!r} was not begun by --run: choose another name") from None
         for near in difflib.get_close_matches(run.given_name, named_runs(store), 1, 0.8):
             _log.warning("%r is a new training; to go on with %r, say --run %s", run.given_name, near, near)
         store.write_bytes(json.dumps(now, indent=1).encode(), HOME, run.run_id, _FILE)

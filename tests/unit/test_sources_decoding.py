@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from infra.sources.base import Parsed, ParseRequest, Refused
 from infra.sources.decoding import blank, clean, decode, detect
+from infra.sources.html import parse_html
 from infra.sources.listing import split_codec
-from infra.sources.tabular import parse_csv, parse_json_lines
-from infra.sources.text import parse_markdown
+from infra.sources.tabular import parse_csv, parse_json, parse_json_lines
+from infra.sources.text import parse_markdown, parse_text
 from memagent.config import IngestConfig
 from memagent.errors import SourceError
 
@@ -88,6 +89,29 @@ SAID = "The landlord’s fee is €500, the deposit £1,000 – or more"
 def test_few_wrong_bytes_make_no_other_encoding_of_a_short_text(wrong: bytes) -> None:
     text, encoding = decode(SAID.encode() + wrong)
     assert text.startswith(SAID) and "\ufffd" in text and encoding == "utf-8"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "row"),
+    [
+        ("cp1251", "{}.05.2025;40702810500000{};Оплата по счету;{}.00;Возврат"),
+        ("cp1253", "{}/05/2025;GR16011012500000{};Ενοίκιο;{},00;Επιστροφή"),
+        ("cp1255", "{}/05/2025;GR16011012500000{};שכירות;{},00;לא שולם"),
+    ],
+)
+def test_tables_of_numbers_are_known_by_their_few_words(encoding: str, row: str) -> None:
+    table = "".join(f"{row.format(10 + number % 18, 1_000 + 7 * number, 97 * number)}\n" for number in range(99))
+    assert decode(table.encode(encoding)) == (table, encoding)
+
+
+def test_a_guessed_encoding_is_said_where_letters_depend_on_it() -> None:
+    request = ParseRequest("a.txt", IngestConfig())
+    for data, said in [("naïve".encode("cp1252"), "cp1252"), ("naïve".encode(), ""), (b"plain", "")]:
+        for parse in (parse_text, parse_markdown, parse_html, parse_json):
+            (document,) = parse(io.BytesIO(data), request)
+            assert len(document.warnings) == bool(said) and said in "".join(document.warnings)
+    plain, other = parse_csv(io.BytesIO("text\nplain\nnaïve\n".encode("cp1252")), request)
+    assert not plain.warnings and "guessed: cp1252" in other.warnings[0]
 
 
 def test_a_declared_encoding_comes_after_utf8() -> None:

@@ -293,6 +293,11 @@ def test_what_the_look_sets_apart_on_a_line_has_a_space_between(source, said):
             "$500.^2 In 2020,^3 clause 4.^5 5%^6 x.7",
         ),
         ("<style media=print>.o{text-decoration:line-through}</style><i class=o>kept</i>", "kept"),
+        ("<style media='print, screen'>.o{text-decoration:line-through}</style><i class=o>not</i>", "~~not~~"),
+        (
+            "<style media='(max-width:9px)'>.o{text-decoration:line-through}</style><i class=o>kept</i>",
+            "kept",
+        ),
         ("<style media=screen>.o{text-decoration:line-through}</style><i class=o>not</i>", "~~not~~"),
         ("<math><munderover><mo>∑</mo><mi>t</mi><mn>12</mn></munderover><mn>100</mn></math>", "∑ t 12 100"),
     ],

@@ -413,6 +413,7 @@ def test_links_and_pictures_of_a_plain_form_are_no_words_of_its_own():
             "Item Rebate Price\nHelp 50\n> Send it.",
             "<table><tr><td>Item<td>Rebate<td>Price<tr><td>Help<td><td>50</table>Send it.",
         ),
+        ("[A logo of ten words that a program has found in it] The rent is 900.1", "The rent is 900.<sup>1</sup>"),
     ],
 )
 def test_a_plain_form_without_the_marks_or_cells_of_the_other_is_said(plain, page):
