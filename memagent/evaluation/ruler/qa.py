@@ -27,7 +27,7 @@ class QaDocuments:
         self._request, self._kind = request, request.kind
         self._pool = list(dict.fromkeys(request.paragraphs))
         if not self._pool or not request.questions:
-            raise UsageError(f"{self._kind.name} needs questions with their paragraphs, and others to hide them in.")
+            raise UsageError(f"{self._kind.name} needs questions with paragraphs, and other paragraphs around them.")
         self._meter = Meter(request.tokenizer)
         self._cost = cache(lambda i: self._tokens(self._pool[i]))
         self._head = cache(lambda digits: self._meter(f"\n\nDocument {'7' * digits}:"))
