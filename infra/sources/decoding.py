@@ -55,7 +55,7 @@ _ESCAPES = ((re.compile(rb"\x1b\$[@B]|\x1b\([BIJ]"), "iso2022_jp_ext"), (re.comp
 """Escape sequences of encodings of seven bits (ECMA-35); without them such a text is ASCII, and so UTF-8."""
 _LATIN_SHARE = 0.15
 """Languages in Latin letters have fewer accented ones than this; those in other letters have more."""
-_NO_WORD = re.compile(rb"[\x00-\x3f]+")
+_NO_WORD = re.compile(rb"[\x00-\x3f]+")  # digits, signs and blanks
 _LEAST_SURE = 0.07
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SYMBOL = (
@@ -234,8 +234,8 @@ def _legacy(data: bytes, sample: bytes, complete: bool) -> str:
     pages = [*_LATIN, *_WIDE] if high < _LATIN_SHARE else [*_LATIN, *_WIDE, *_OTHERS]
     # A short Western text with few accents gives no statistics.
     newer = [*_guesses(sample, pages, newer=True), *(["cp1252"] if high < 2 * _LATIN_SHARE else [])]
-    words = _NO_WORD.sub(b" ", sample)
-    if newer[:1] in ([], ["cp1252"]) and sum(byte >= 0xC0 for byte in words) >= 2 * _LATIN_SHARE * len(words):
+    words = _NO_WORD.sub(b" ", sample) if newer[:1] in ([], ["cp1252"]) else b""
+    if words and sum(byte >= 0xC0 for byte in words) >= 2 * _LATIN_SHARE * len(words):
         newer = [*_guesses(words, [*_LATIN, *_OTHERS], newer=True), *newer]  # of a table, whose bytes are mostly digits
     found = next((one for one in newer if _decodes(data, one, complete)), None)
     odd = _odd_signs(sample.decode(found, "ignore")) if found else _MOST_ODD

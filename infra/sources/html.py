@@ -386,7 +386,7 @@ _RAISED = re.compile(
 """A lesser shift is for the eye."""
 _CLOSING = re.compile(r"$|\s|[,;:!?)\]}”’]|\.(?!\d)")
 """What may follow a word without a space."""
-_SOME_SCREENS = re.compile(r"max-|^(?!.*(?:screen|all|not|min-))", re.I)
+_SOME_SCREENS = re.compile(r"max-|^(?!.*(?:screen|all|not|min-))", re.I)  # media that are no large screen
 _ROW = re.compile(r"display\s*:\s*(?:inline-)?(?:flex|grid)", re.I)
 _APART = re.compile(
     r"float\s*:\s*[lr]|position\s*:\s*(?:absolute|fixed)"

@@ -340,7 +340,7 @@ class Store:
             ) from error
         except Exception as error:  # botocore's own, for each way in which a server is not there
             if "NoCredentials" in type(error).__name__:
-                raise ConfigError(f"store {self.url}: no keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+                raise ConfigError(f"store {self.url}: no keys; set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY") from error
             detail = f"{type(error).__name__}: {error}"
             raise ConfigError(f"store {self.url}: no answer from {server} ({detail}): see AWS_ENDPOINT_URL") from error
 

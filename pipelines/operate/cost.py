@@ -99,7 +99,7 @@ def cost(config: Config, corpus: str | None = None, by: By = "run", since: datet
     runs = _runs(store, corpus, since, config.cost)
     currencies = {run.prices.currency for run in runs if run.prices.has_price}
     if len(currencies) > 1:
-        raise UsageError(f"the runs' prices are in {', '.join(sorted(currencies))}: give prices of one currency")
+        raise UsageError(f"runs have prices in {', '.join(sorted(currencies))}: give prices of one currency ([cost])")
     total = _Sum()
     for run in runs:
         total.add(run.usage, run.money, run.run_id)
